@@ -17,6 +17,7 @@ from remora.servers import tokens
 from remora.servers.ingest import announced
 from remora.servers.ingest.request_reader import to_come as announcing
 from support.credit import Host, shaping
+from support.ingest import ndjson
 from support.notified import THUMBNAILS, Place, photo, place
 
 RESERVATIONS = "/v1/reservations"
@@ -122,6 +123,29 @@ async def test_a_commit_stores_the_copies_that_match(tmp_path: Path) -> None:
         assert await at.keys("thumbs") == {("a.jpg", "thumbnails"): 1}
         assert at.site.metric("remora_ingest_unmatched_total") == 2
         assert at.site.metric("remora_ingested_events_total", topic="other") == 1
+
+
+async def test_what_became_of_a_bucket_is_known(tmp_path: Path) -> None:
+    """A commit tells of a bucket what `POST /v1/events` tells of it, and counts repeats, test events and members
+    without a place as that does."""
+    async with place(tmp_path, THUMBNAILS, LARGE) as at:
+        answer = await reserved(at, to_come("a.jpg"), to_come("b.png"))
+        tested = {"Service": "Amazon S3", "Event": "s3:TestEvent"}
+        records = photo("a.jpg") | {"more": 1}, tested, photo("b.png")
+        path, headers = f"{RESERVATIONS}/{answer.json['reservation']}", {"Content-Type": "application/x-ndjson"}
+
+        done = [await at.site.ask("PUT", path, ndjson(*records), headers) for _ in range(2)]
+
+        assert [each.json["topics"] for each in done] == [{"audit": 1, "thumbs": 1}] * 2
+        (news,) = at.site.telemetry.buckets.rows()
+        assert (news["bucket"], list(news["sent"])) == ("photos", ["thumbnails"])
+        assert (news["filtered"]["key"], news["filtered"]["rules"]) == (
+            "b.png", {"large": "size_min", "thumbnails": "suffix"},
+        )  # fmt: skip
+        dropped = [at.site.metric("remora_ingest_dropped_fields_total", topic=each) for each in ("audit", "thumbs")]
+        assert sum(dropped) == 1
+        assert at.site.metric("remora_ingest_test_events_total", topic="") == 1
+        assert at.site.metric("remora_ingest_repeats_total", topic="thumbs") == 1
 
 
 async def test_a_commit_goes_by_the_notifications_of_its_reservation(tmp_path: Path) -> None:
@@ -253,6 +277,8 @@ async def test_a_token_needs_a_right_on_the_buckets(tmp_path: Path) -> None:
             return {"Authorization": f"Bearer {made[name]}"}
 
         assert [(await reserved(at, to_come(), **by(each))).status for each in ("topics", "films")] == [403, 403]
+        (refused,) = at.site.telemetry.buckets.rows()
+        assert (refused["bucket"], refused["refused"]["token"]) == ("photos", "f")
         answer = await reserved(at, to_come(), **by("photos"))
         assert answer.status == 201
         assert (await committed(at, answer, photo(), **by("topics"))).status == 403

@@ -7,6 +7,7 @@ as they are then. A commit stores the copies that the events turn out to need, a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -23,7 +24,16 @@ from remora.ports.producer import Announcing
 from remora.servers.http.begun import in_task
 from remora.servers.ingest.body import Body, now
 from remora.servers.ingest.desk import Desk, while_moving
-from remora.servers.ingest.distribution import MOST_COPIES, Charges, Matching, by_definitions, copies_for
+from remora.servers.ingest.distribution import (
+    MOST_COPIES,
+    Charges,
+    Matching,
+    by_definitions,
+    copies_for,
+    tell_kept_back,
+    tell_stored,
+    told_repeated,
+)
 from remora.servers.ingest.limits import Receipt
 from remora.servers.ingest.matches import RequestMatcher
 from remora.servers.ingest.problems import (
@@ -60,6 +70,7 @@ class AnnouncedEvents:
         for each in events:
             bucket = each.expected.bucket.decode(errors="surrogateescape")
             if not self._sender.allows_bucket(bucket):
+                self._desk.telemetry.buckets.refused(bucket, self._sender.name, time.time())
                 raise RefusedRequest(FORBIDDEN, f"this token may not send events of bucket {bucket}")
         return await by_definitions(self._desk, lambda matcher: self._reserve(events, matcher, receipt))
 
@@ -92,7 +103,7 @@ class AnnouncedEvents:
         except OnceConflict as exc:
             raise RefusedRequest(DECIDED, str(exc)) from exc
         if isinstance(found, FannedOut):
-            return found
+            return told_repeated(self._desk.telemetry, found)
         kept = decode_announcement(found)
 
         async def once() -> FannedOut:
@@ -108,7 +119,10 @@ class AnnouncedEvents:
 
     async def _commit(self, reservation: str, kept: Announcement, body: Body, digest: bytes) -> FannedOut:
         found = _MatchingAnnounced(kept, self._sender, self._most_bytes)
-        await found.take_all(body, reservation.encode(), self._desk.settings.max_events)
+        try:
+            await found.take_all(body, reservation.encode(), self._desk.settings.max_events)
+        finally:
+            tell_kept_back(self._desk.telemetry, found)
         if found.number < len(kept.events):
             raise ReservationMismatch(f"room was reserved for {len(kept.events)} events, not for {found.number}")
         created, copies = now(), list[TopicCopies]()
@@ -133,11 +147,13 @@ class AnnouncedEvents:
             for each in copies
         }
         self._desk.limits.ended(reservation, Cost(len(body.raw), found.number), used)
-        if not stored.repeated:
-            for label, cost in used.items():
-                self._desk.telemetry.ingested(label, cost.events, cost.bytes, 0)
-            if found.unmatched:
-                self._desk.telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
+        if stored.repeated:
+            return told_repeated(self._desk.telemetry, stored)
+        dropped = found.dropped
+        for label, cost in used.items():
+            self._desk.telemetry.ingested(label, cost.events, cost.bytes, dropped)
+            dropped = 0
+        tell_stored(self._desk.telemetry, found)
         return stored
 
     async def abort(self, reservation: str) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from remora.codec import speedups
 from remora.codec.event_copies import NO_TARGET, TopicMatches, happening_of
 from remora.codec.s3_events import EventPart, Keyed, behind_event, encode, routed
+from remora.metrics import Telemetry
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
 from remora.model.fan_out import FannedOut, TopicCopies
@@ -45,7 +46,7 @@ class Matching:
     """
 
     __slots__ = (
-        "_allowed", "_left", "_matcher", "_sender", "accepted", "by_topic", "dropped", "filtered", "refused_bucket",
+        "_allowed", "_left", "accepted", "by_topic", "dropped", "filtered", "matcher", "refused_bucket", "sender",
         "sent", "tests", "unmatched", "unmatched_bucket",
     )  # fmt: skip
 
@@ -55,8 +56,8 @@ class Matching:
         self.unmatched_bucket = self.refused_bucket = ""
         self.sent: dict[bytes, set[int]] = {}
         self.filtered: dict[bytes, bytes] = {}
-        self._matcher = matcher
-        self._sender = sender
+        self.matcher = matcher
+        self.sender = sender
         self._allowed: set[bytes] = set()
         self._left = most_bytes
 
@@ -68,8 +69,8 @@ class Matching:
     def take(self, part: EventPart) -> None:
         """Match some events. Raises RefusedRequest for a bucket that the sender has no right to, and for too many
         copies."""
-        places = self._matcher.places(part.events, self.sent, self.filtered)
-        if self._sender is not ANYBODY:
+        places = self.matcher.places(part.events, self.sent, self.filtered)
+        if self.sender is not ANYBODY:
             self._check_rights()
         self.accepted += len(places)
         if self.filtered and (unmatched := places.count(NONE)):
@@ -86,14 +87,14 @@ class Matching:
         for bucket in (*self.sent, *self.filtered):
             if bucket in self._allowed:
                 continue
-            if not self._sender.allows_bucket(name := bucket.decode(errors="surrogateescape")):
+            if not self.sender.allows_bucket(name := bucket.decode(errors="surrogateescape")):
                 self.refused_bucket = name
                 self.filtered = {each: entry for each, entry in self.filtered.items() if each in self._allowed}
                 raise RefusedRequest(FORBIDDEN, f"this token may not send events of bucket {name}")
             self._allowed.add(bucket)
 
     def _send(self, events: Sequence[Keyed], places: Sequence[Sequence[int]]) -> None:
-        self._left -= speedups.distribute(events, places, self._matcher.sends, self.by_topic)
+        self._left -= speedups.distribute(events, places, self.matcher.sends, self.by_topic)
         if self._left < 0:
             raise RefusedRequest(TOO_LARGE, "the copies that notifications make of these events are too large together")
 
@@ -112,7 +113,7 @@ class Distribution:
             await in_task()
             before = await self._store.fanned_out(once)
             if before is not None:
-                return self._repeated(before)
+                return told_repeated(self._desk.telemetry, before)
         return await by_definitions(self._desk, lambda matcher: self._stored(body, matcher, once, receipt))
 
     async def _stored(
@@ -130,15 +131,9 @@ class Distribution:
                 charges.add(each.topic.name, [len(event.payload) for event in each.events])
             stored = await self._fanned_out(copies, answer, once)
             if stored.repeated:
-                return self._repeated(stored)
+                return told_repeated(self._desk.telemetry, stored)
             charges.count(found.dropped)
-        for bucket, places in found.sent.items():
-            ids = [matcher.notifications[each].id for each in places]
-            self._desk.telemetry.buckets.sent(_shown(bucket), ids, time.time())
-        if found.tests:
-            self._desk.telemetry.ingest_tested("", found.tests)
-        if found.unmatched:
-            self._desk.telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
+        tell_stored(self._desk.telemetry, found)
         return stored
 
     async def _matched(self, body: Body, matcher: RequestMatcher, seed: bytes) -> Matching:
@@ -147,25 +142,10 @@ class Distribution:
         try:
             await found.take_all(body, seed, settings.max_events)
         finally:
-            self._tell(found, matcher)
+            tell_kept_back(self._desk.telemetry, found)
         if found.unmatched and settings.unmatched == "refuse":
             raise RefusedRequest(UNMATCHED, f"an event of bucket {found.unmatched_bucket} matches no notification")
         return found
-
-    def _tell(self, found: Matching, matcher: RequestMatcher) -> None:
-        """Tell what of a request is sent nowhere, also where it is refused for that."""
-        news, at = self._desk.telemetry.buckets, time.time()
-        if found.refused_bucket:
-            news.refused(_shown(os.fsencode(found.refused_bucket)), self._sender.name, at)
-        for bucket, entry in found.filtered.items():
-            event = happening_of(entry)
-            rules = partial(_rules, matcher, event)
-            news.filtered(_shown(bucket), _shown(event.key), _shown(event.name), rules, at)
-
-    def _repeated(self, before: FannedOut) -> FannedOut:
-        for topic in before.topics:
-            self._desk.telemetry.ingest_repeated(topic)
-        return before
 
     async def _fanned_out(
         self, copies: Sequence[TopicCopies], answer: FannedOut, once: IdempotencyKey | None
@@ -200,6 +180,35 @@ async def by_definitions(desk: Desk, work: Callable[[RequestMatcher], Awaitable[
         return await work(await definitions.get())
 
     return await while_moving(anew)
+
+
+def tell_kept_back(telemetry: Telemetry, found: Matching) -> None:
+    """Tell what of a request is sent nowhere, also where it is refused for that."""
+    news, at = telemetry.buckets, time.time()
+    if found.refused_bucket:
+        news.refused(_shown(os.fsencode(found.refused_bucket)), found.sender.name, at)
+    for bucket, entry in found.filtered.items():
+        event = happening_of(entry)
+        rules = partial(_rules, found.matcher, event)
+        news.filtered(_shown(bucket), _shown(event.key), _shown(event.name), rules, at)
+
+
+def tell_stored(telemetry: Telemetry, found: Matching) -> None:
+    """Tell what became of the events of a request whose copies are stored."""
+    for bucket, places in found.sent.items():
+        ids = [found.matcher.notifications[each].id for each in places]
+        telemetry.buckets.sent(_shown(bucket), ids, time.time())
+    if found.tests:
+        telemetry.ingest_tested("", found.tests)
+    if found.unmatched:
+        telemetry.ingest_unmatched(found.unmatched, found.unmatched_bucket)
+
+
+def told_repeated(telemetry: Telemetry, before: FannedOut) -> FannedOut:
+    """The answer of a request that was stored before, which is counted for each topic."""
+    for topic in before.topics:
+        telemetry.ingest_repeated(topic)
+    return before
 
 
 def _rules(matcher: RequestMatcher, event: Happening) -> dict[str, str]:
