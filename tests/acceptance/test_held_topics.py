@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from pathlib import Path
 
 import pytest
 
+from acceptance.test_ingest_daemon import ask
 from devkit.processes.daemon import Sections, merged, running_daemon
 from devkit.receivers.receiver import OK, Arrival, Reply, receiving
 from devkit.waits import slowness, until
 from support.embedded import drained, publish
+from support.ingest import records
 
 EVENTS, SHARDS = 60, 3
 
@@ -67,6 +70,45 @@ async def test_a_topic_is_held_beside_another_one(folder: Path) -> None:
     assert f"its topic is {text}" in explained.out.decode()
     for name in ("held", "free"):
         assert len([each for each in receiver.taken if path_of(each) == f"/{name}"]) == EVENTS
+
+
+async def test_the_copy_for_a_held_topic_waits(folder: Path) -> None:
+    """Of an event that goes to a held topic and to another one, the other's copy arrives; the held one's stays, as
+    `explain` says, and arrives when the topic is resumed."""
+    given = {name: each for name, each in sections(folder).items() if name != "ingest"}
+    async with receiving(lambda _: OK) as receiver, running_daemon(folder, given) as daemon:
+        for name in ("held", "free"):
+            done = await daemon.command("topic", "create", name, "--endpoint", f"{receiver.url}/{name}")
+            assert done.code == 0, done.err
+        to_both = ("--topic", "held", "--topic", "free", "--bucket", "b")
+        done = await daemon.command("notification", "create", "both", *to_both)
+        assert done.code == 0, done.err
+        done = await daemon.command("topic", "hold", "held", "--reason", "a rebuild")
+        assert done.code == 0, done.err
+
+        async def is_known() -> bool:
+            is_shown = await daemon.metric("remora_topic_held", topic="held") == 1
+            return is_shown and daemon.logged().count("topic_held: ") == 2  # each worker says so
+
+        async def sent() -> bool:
+            answer = await ask(daemon, "POST", "/v1/events", records("cat.jpg"))
+            return answer.status == 200 and bool(answer.json["topics"])
+
+        await daemon.until(is_known, "every worker knows of the hold")
+        await daemon.until(sent, "the notification is known")
+        await drained(daemon, "free")
+        explained = await daemon.command("explain", "b/cat.jpg", "--json")
+        text = await daemon.command("explain", "b/cat.jpg")
+        before = [path_of(each) for each in receiver.taken]
+
+        assert (await daemon.command("topic", "resume", "held")).code == 0
+        await drained(daemon, "held")
+
+    assert before == ["/free"]
+    (waiting,) = json.loads(explained.out)["waiting"]
+    assert waiting["queue"].partition(".")[0] == "held"
+    assert "its topic is held by an operator until it is resumed: a rebuild" in text.out.decode()
+    assert [path_of(each) for each in receiver.taken] == ["/free", "/held"]
 
 
 @pytest.mark.guarantee("topics-of-remoras-own")
