@@ -96,3 +96,26 @@ async def test_the_series_of_very_many_topics_begin_in_several_turns_of_the_even
 
     assert sum(turns) == 2 * PORTION + 1
     assert max(turns) <= PORTION
+
+
+@in_virtual_time
+async def test_very_many_topics_are_shown_as_empty_in_several_turns_of_the_event_loop() -> None:
+    """Each topic is shown as empty once, and heartbeats have their turn meanwhile."""
+    store, telemetry, loop = FakeStore(tells=True), Telemetry(), asyncio.get_running_loop()
+    for number in range(2 * PORTION + 1):
+        store.make(f"t{number}")
+        store.metadata[f"t{number}"] = a_topic(f"t{number}")
+    turns = [0]
+
+    def empty(topic: str, *_: object) -> None:
+        if not turns[-1]:
+            loop.call_soon(turns.append, 0)
+        turns[-1] += 1
+
+    telemetry.backlog = empty  # type: ignore[method-assign]
+
+    async with running(a_worker(store, FakeEndpoint(), telemetry=telemetry)):
+        await asyncio.sleep(20)
+
+    assert sum(turns) == 2 * PORTION + 1
+    assert max(turns) <= PORTION

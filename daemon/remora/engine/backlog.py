@@ -154,7 +154,7 @@ class BacklogMonitor:
         for topic, backlog in backlogs.items():
             self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
             self._telemetry.spilled(topic, backlog.spilled_entries, backlog.spilled_bytes)
-        self._clear(shards, backlogs.keys())
+        await self._clear(shards, backlogs.keys())
         return {each.shard: each.room for each in found if each.capacity_bytes}
 
     async def _begin_all(self) -> None:
@@ -170,15 +170,22 @@ class BacklogMonitor:
             self._telemetry.topic_found(topic)
         self._shown |= held
 
-    def _clear(self, shards: Sequence[Shard], found: Collection[str]) -> None:
-        """Show the topics of these shards that were not `found` as empty, and forget those that are held no more."""
+    async def _clear(self, shards: Sequence[Shard], found: Collection[str]) -> None:
+        """Show the topics of these shards that were not `found` as empty, and forget those that are held no more.
+
+        As in `_begin_all` all else has its turn between two portions.
+        """
         held = {self.label(shard) for shard in shards}
-        self._begin(held)
-        working = {each.topic or each.queue for each in self._ownership.active() if each.has_work}
-        for topic in (held - self._empty).difference(found, working):
-            self._telemetry.backlog(topic, 0, True, 0, None)
-            self._telemetry.spilled(topic, 0, 0)
-            self._empty.add(topic)
+        quiet = list(held - self._empty)
+        for first in range(0, len(quiet), PORTION):
+            some = set(quiet[first : first + PORTION])
+            self._begin(some)
+            working = {each.topic or each.queue for each in self._ownership.active() if each.has_work}
+            for topic in some.difference(found, working):
+                self._telemetry.backlog(topic, 0, True, 0, None)
+                self._telemetry.spilled(topic, 0, 0)
+                self._empty.add(topic)
+            await asyncio.sleep(0)
         for topic in self._shown - held:
             self._telemetry.forget_topic(topic)
         self._shown = held
