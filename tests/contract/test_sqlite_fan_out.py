@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from remora.storage.sqlite import SqliteStore, decisions, finisher
 from remora.storage.sqlite.checks import check_directory
 from remora.storage.sqlite.directory import path_of
 from remora.storage.sqlite.file import File
+from remora.storage.sqlite.write_batch import REMEMBERED_NS
 from support import sqlite_fan_out_victim as victim
 from support.sqlite_fan_out_victim import ANSWER, FILES, copies, names
 from support.stores import own_topic
@@ -215,6 +217,36 @@ async def test_what_is_decided_is_finished_later(
     assert await stored_times(store, there) == [1, 1, 1]
     await store._finisher.look(0.0)
     assert await stored_times(store, there) == [1, 1, 1]
+
+
+async def test_a_request_is_remembered_from_when_it_is_finished(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that a file kept waiting for longer than requests are remembered is still known when it is finished,
+    though others are decided after it: its repeat stores nothing."""
+    there = await topics(store)
+    failing = Failing(monkeypatch, zlib.crc32(there[2].name.encode()) % FILES)
+    failing.is_on = True
+    with pytest.raises(StoreUnavailable):
+        await store.ingest.fan_out(copies(there), ANSWER, ONCE)
+    home = store._files.numbered(store.ingest._home(ONCE))
+    age = "UPDATE decisions SET since_ns = since_ns - ?"
+    await home.write(lambda found: found.execute(age, (REMEMBERED_NS,)))
+
+    failing.is_on = False
+    await store._finisher.look(0.0)
+    await until(lambda: is_closed(home), "the decision is closed")
+    others = (IdempotencyKey(f"other {number}", b"") for number in itertools.count())
+    beside = next(each for each in others if store._files.numbered(store.ingest._home(each)) is home)
+    await store.ingest.fan_out([], ANSWER, beside)
+
+    assert await store.ingest.fan_out(copies(there), ANSWER, ONCE) == replace(ANSWER, repeated=True)
+    assert await stored_times(store, there) == [1, 1, 1]
+
+
+async def is_closed(home: File) -> bool:
+    look = "SELECT count(*) FROM decisions WHERE length(parts) > 0"
+    return await home.read(lambda found: found.execute(look).fetchone()) == (0,)
 
 
 async def test_what_is_decided_goes_into_the_layout_that_takes_events(

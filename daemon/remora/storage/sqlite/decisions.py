@@ -38,8 +38,10 @@ _DECIDE = """
 INSERT INTO decisions (id, key, digest, answer, parts, checksum, boot, since_ns)
 VALUES (:id, :key, :digest, :answer, :parts, :checksum, :boot, :now)
 """
-_CLOSE = "UPDATE decisions SET parts = x'', checksum = 0 WHERE id = ? AND key IS NOT NULL"
-_DROP = "DELETE FROM decisions WHERE id = ? AND key IS NULL"
+_CLOSE = """
+UPDATE decisions SET parts = x'', checksum = 0, boot = :boot, since_ns = :now WHERE id = :id AND key IS NOT NULL
+"""
+_DROP = "DELETE FROM decisions WHERE id = :id AND key IS NULL"
 _FORGET = f"""
 DELETE FROM decisions WHERE number IN
     (SELECT number FROM decisions WHERE length(parts) = 0 ORDER BY number LIMIT 2) AND {AGE} > :keep
@@ -169,10 +171,14 @@ def decide(batch: WriteBatch, name: str, once: IdempotencyKey | None, answer: Fa
     batch.connection.execute(_FORGET, batch.clock)
 
 
-def close(connection: sqlite3.Connection, name: str) -> None:
-    """Note that every file has its part; nobody would recognise a request without a key."""
-    connection.execute(_CLOSE, (name,))
-    connection.execute(_DROP, (name,))
+def close(batch: WriteBatch, name: str) -> None:
+    """Note that every file has its part; nobody would recognise a request without a key.
+
+    One with a key is remembered from now on: nobody had an answer before, however long a file was away.
+    """
+    values = batch.clock | {"id": name}
+    batch.connection.execute(_CLOSE, values)
+    batch.connection.execute(_DROP, values)
 
 
 @dataclass(frozen=True, slots=True)

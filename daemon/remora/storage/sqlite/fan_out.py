@@ -110,9 +110,7 @@ class FanOut(SqliteIngest):
                 raise each
         # Nobody waits for the closing: where it fails, whoever finishes the request next does it again.
         home_file, name = self._files.numbered(home), decision.id
-        self._unsynced.submit_soon(
-            home_file, lambda batch: decisions.close(batch.connection, name), NOTHING, lambda _: None
-        )
+        self._unsynced.submit_soon(home_file, lambda batch: decisions.close(batch, name), NOTHING, lambda _: None)
 
     async def _take(self, home: int, decision: Decision, part: FilePart) -> None:
         """Have a file take its part; in the layouts that its topics have by now."""
