@@ -172,6 +172,8 @@ def test_one_by_one(run: Commands) -> None:
     (("n", "--topic", "audit", "--event", "ObjectCreated"), Exit.USAGE, "did you mean s3:ObjectCreated:"),
     (("n", "--topic", "audit", "--size-min=-1B"), Exit.USAGE, "a size is not negative"),
     (("n", "--topic", "audit", "--tag", "x"), Exit.USAGE, "expected NAME=VALUE"),
+    (("n", "--topic", "audit", "--tag", "x=1", "--tag", "x=2"), Exit.USAGE, "x stands twice"),
+    (("n", "--topic", "audit", "--prefix", "a\udcff"), Exit.USAGE, "prefix: is not UTF-8"),
 ])  # fmt: skip
 def test_create_refuses(run: Commands, args: tuple[str, ...], code: int, why: str) -> None:
     """`create` refuses what a file is refused for, and makes nothing."""
@@ -190,7 +192,9 @@ def test_tried_without_sending(run: Commands) -> None:
 
     matching = run("notification", "test", "photos", "2026/cat.jpg", *like)
     none = run("notification", "test", "photos", "2026/cat.jpg", "--json")
+    raw = run("notification", "test", "photos", "2026/\udcff.jpg", *like, "--tag", "other=\udcff", "--json")
 
+    assert {each["id"]: each["refused_by"] for each in json.loads(raw.out)} == {"all": "events", "thumbnails": "regex"}
     assert matching.code == Exit.OK
     assert [line.split()[:3] for line in matching.out.decode().splitlines()[1:]] == [
         ["all", "no:", "events"],

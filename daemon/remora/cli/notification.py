@@ -35,6 +35,8 @@ def _pairs(_context: click.Context, _option: click.Parameter, texts: Sequence[st
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"expected NAME=VALUE, not {text!r}")
+        if name in found:
+            raise click.BadParameter(f"{name} stands twice")
         found[name] = value
     return named(found)
 
@@ -229,13 +231,11 @@ def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked
       remora notification test photos 2026/cat.jpg --size 3MB
     """
     found = _in_store(settings, lambda store: store.notifications.definitions()).notifications
-    metadata, tags = (
-        tuple((name.encode(), value.encode()) for name, value in each) for each in (asked.metadata, asked.tags)
-    )
+    metadata, tags = (tuple((_raw(name), _raw(value)) for name, value in each) for each in (asked.metadata, asked.tags))
     event = Happening(
-        bucket.encode(errors="surrogateescape"),
-        asked.event.encode(),
-        key.encode(errors="surrogateescape"),
+        _raw(bucket),
+        _raw(asked.event),
+        _raw(key),
         asked.size or 0,
         metadata,
         tags,
@@ -255,6 +255,11 @@ def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked
         )
     if all(refused):
         raise SystemExit(1)
+
+
+def _raw(argument: str) -> bytes:
+    """An argument as it was given, which may be any bytes."""
+    return argument.encode(errors="surrogateescape")
 
 
 def _in_store(settings: Settings, work: Callable[[ShardStore], Any]) -> Any:

@@ -23,6 +23,8 @@ from remora.policy.matcher import (
 )
 
 MOST_BUCKET = 255
+MOST_KEY = 1024
+"""Bytes of a bucket's name, and of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,10 @@ def _of_topics(topics: Sequence[str]) -> Iterator[Refusal]:
 
 
 def _of_filter(given: EventFilter) -> Iterator[Refusal]:
+    if name := _not_unicode(given):
+        yield Refusal(f"filter.{name}", "is not UTF-8")
+        return
+    yield from _of_texts(given)
     for name, size in (("size_min", given.size_min), ("size_max", given.size_max)):
         if size is not None and size < 0:
             yield Refusal(f"filter.{name}", "a size is not negative")
@@ -84,9 +90,30 @@ def _of_filter(given: EventFilter) -> Iterator[Refusal]:
             regex_matcher(given.regex)
         except ValueError as exc:
             yield Refusal("filter.regex", f"RE2 does not take it: {exc}")
+
+
+def _of_texts(given: EventFilter) -> Iterator[Refusal]:
+    for name, text in (("prefix", given.prefix), ("suffix", given.suffix)):
+        if len(text.encode()) > MOST_KEY:
+            yield Refusal(f"filter.{name}", f"has more than {MOST_KEY} bytes, as no key has")
     for name, pairs in (("metadata", given.metadata), ("tags", given.tags)):
         if any(not key for key, _ in pairs):
             yield Refusal(f"filter.{name}", "a name is empty")
+    names = [name.lower() for name, _ in given.metadata]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        yield Refusal("filter.metadata", f"{twice} stands twice, since these names count in any case")
+
+
+def _not_unicode(given: EventFilter) -> str:
+    """The first rule that cannot be stored: what is not UTF-8 in an argument came as halves of surrogate pairs."""
+    ends = (("prefix", given.prefix), ("suffix", given.suffix), ("regex", given.regex))
+    pairs = [(name, text) for name in ("metadata", "tags") for pair in getattr(given, name) for text in pair]
+    for name, text in (*ends, *pairs):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return name
+    return ""
 
 
 def overlaps(notifications: Sequence[Notification], of: str = "") -> Iterator[str]:

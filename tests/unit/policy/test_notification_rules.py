@@ -36,6 +36,12 @@ FINE = Notification(
     ({"filter": EventFilter(size_min=5, size_max=4)}, "filter.size_max", "no size can match"),
     ({"filter": EventFilter(metadata=(("", "x"),))}, "filter.metadata", "a name is empty"),
     ({"filter": EventFilter(tags=(("", "x"),))}, "filter.tags", "a name is empty"),
+    ({"filter": EventFilter(metadata=(("A", "1"), ("a", "2")))}, "filter.metadata", "a stands twice"),
+    ({"filter": EventFilter(prefix="é" * 513)}, "filter.prefix", "more than 1024 bytes"),
+    ({"filter": EventFilter(suffix="a" * 1025)}, "filter.suffix", "more than 1024 bytes"),
+    ({"filter": EventFilter(prefix="\udcff")}, "filter.prefix", "is not UTF-8"),
+    ({"filter": EventFilter(regex="\udcff")}, "filter.regex", "is not UTF-8"),
+    ({"filter": EventFilter(tags=(("a", "\udcff"),))}, "filter.tags", "is not UTF-8"),
 ])  # fmt: skip
 def test_refused(changes: dict[str, object], key: str, why: str) -> None:
     """What is wrong with a notification is named with its key and the reason, and nothing else is."""
@@ -45,8 +51,10 @@ def test_refused(changes: dict[str, object], key: str, why: str) -> None:
 
 
 def test_fine() -> None:
-    """Nothing is wrong with the notification of the documentation, where its topics are known."""
+    """Nothing is wrong with the notification of the documentation, where its topics are known, nor with ends as long as
+    a key."""
     assert not list(refusals(FINE))
+    assert not list(refusals(replace(FINE, filter=EventFilter("é" * 512, "a" * 1024))))
     assert not list(unknown_topics(FINE, {"thumbs", "audit"}))
     assert [each.why for each in unknown_topics(FINE, {"thumbs"})] == ["there is no topic 'audit' of remora's own"]
     assert not too_many(1000)
