@@ -246,7 +246,7 @@ async def test_a_request_is_remembered_from_when_it_is_finished(
 
 async def is_closed(home: File) -> bool:
     look = "SELECT count(*) FROM decisions WHERE length(parts) > 0"
-    return await home.read(lambda found: found.execute(look).fetchone()) == (0,)
+    return bool(await home.read(lambda found: found.execute(look).fetchone()) == (0,))
 
 
 async def test_what_is_decided_goes_into_the_layout_that_takes_events(

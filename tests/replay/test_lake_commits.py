@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
+from pyspark.sql import SparkSession
 
+from remora.cli import group
+from remora.model.exits import Exit, exit_code
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.replay.pipeline.iceberg import land as landing
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, made
 from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
+from remora_pipeline.replay.pipeline.iceberg.known import tables_of_bucket
 from remora_pipeline.replay.pipeline.iceberg.offsets import gone, next_offsets
 from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
+from remora_pipeline.replay.topic_identity import TopicIdentity
 from replay.lakes import event, files, lake, rows, table
 
 FIRST = LandedOffsets(0, {0: 2}, 2, 0)
@@ -172,6 +181,83 @@ def test_what_is_no_place_for_tables_is_refused(tmp_path: Path) -> None:
     catalog.create_table("remora.events", Schema(NestedField(1, "x", StringType())), partition_spec=PartitionSpec())
     with pytest.raises(ReplayRefused, match=r"remora\.events: is a table of another form"):
         existing(catalog, address, "events")
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("http://127.0.0.1:1/lake", "http://127.0.0.1:1/lake: the catalog cannot be reached: Connection refused"),
+        ("http://me:word@127.0.0.1:1/?key=word", "http://127.0.0.1:1/: the catalog cannot be reached: "),
+        ("http://me:pass/word@127.0.0.1:1/", "http://127.0.0.1:1/: the address is no URL"),
+        ("http://none.invalid/", "http://none.invalid/: the catalog cannot be reached: "),
+        ("gopher://me:password@x", "gopher://x: is no catalog"),
+    ],
+)
+def test_an_unreachable_catalog_is_told_without_credentials(uri: str, told: str) -> None:
+    """The line has the catalog's address, no user or password, and the cause in the operating system's words."""
+    with pytest.raises(ReplayError) as caught:
+        LakeAddress(uri, "remora").connected()
+
+    said = str(caught.value)
+    assert said.startswith(told)
+    assert not any(word in said for word in ("me:", "pass", "word", "pool", "Pool", "retries", "HTTPConnection", "\n"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "Remote end closed connection without response"),
+        (b"220 mail\r\n\r\n", "what answers there speaks no HTTP"),
+    ],
+)
+def test_what_answers_and_is_no_catalog(answer: bytes, why: str) -> None:
+    """A server that hangs up, and one of another protocol, are told in one line."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def serve() -> None:
+            with server.accept()[0] as client:
+                client.recv(1 << 16)
+                client.sendall(answer)
+
+        thread = Thread(target=serve)
+        thread.start()
+        with pytest.raises(ReplayError, match=rf"^http://127\.0\.0\.1:{port}/: the catalog cannot be reached: {why}$"):
+            LakeAddress(f"http://127.0.0.1:{port}/", "remora").connected()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("land", "--bootstrap", "127.0.0.1:1", "--topic", "t", "--table", "iceberg"),
+        ("land", "--bootstrap", "127.0.0.1:1", "--topic", "t", "--table", "iceberg", "--dry-run"),
+        ("inventory", "--table", "iceberg"),
+        ("inventory", "--table", "iceberg", "--dry-run"),
+        ("maintain",),
+    ],
+    ids=" ".join,
+)
+def test_each_command_says_that_the_catalog_is_away(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A landing, an inventory and maintenance end with the code of a failure, and one line that names the catalog."""
+
+    async def identified(_source: object) -> TopicIdentity:
+        return TopicIdentity("id", "cluster")
+
+    monkeypatch.setattr(landing, "identify", identified)  # a landing asks Kafka first
+
+    done = CliRunner().invoke(group, ["pipeline", *command, "--catalog", "http://me:password@127.0.0.1:1/"])
+
+    assert isinstance(done.exception, ReplayError)
+    assert exit_code(done.exception) == Exit.FAILURE
+    assert str(done.exception) == "http://127.0.0.1:1/: the catalog cannot be reached: Connection refused"
+    assert "password" not in done.output
+
+
+def test_a_comparison_says_that_the_catalog_is_away() -> None:
+    """What `reconcile` asks of a catalog names it in the same line, before Spark is asked for anything."""
+    with pytest.raises(ReplayError, match=r"^http://127\.0\.0\.1:1/: the catalog cannot be reached: Connection"):
+        tables_of_bucket(cast("SparkSession", None), LakeAddress("http://127.0.0.1:1/", "remora"), "photos", "")
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,27 @@ async def test_a_run_knows_its_topic_in_kafka_and_whether_it_numbers_events(fold
         assert await check_ingest(server, "numbered") == TakenTopic("n-events", is_numbered=True)
 
 
+async def test_a_dry_run_asks_the_daemon_and_sends_nothing(folder: Path) -> None:
+    """A dry run says that the daemon answers and takes the topic, and names one that it does not have, or a daemon that
+    is away; nothing is stored, and no directory is made."""
+    prepared = prepare(folder / "trace", [Wanted(0, "PUT", "k")])
+    run = folder / "run"
+    async with embedded(folder) as daemon:
+        argv = (prepared.path, "--out", run, "--dry-run", "--ingest", daemon.ingest)
+        taken = await command(*argv, "--topic", "t")
+        unknown = await command(*argv, "--topic", "none-such")
+        assert await stored(daemon) == []
+    away = await command(*argv, "--topic", "t")
+
+    assert taken.exit_code == 0
+    assert "would send 1 event of 1 key" in taken.output
+    assert "it answers, and takes the topic t" in taken.output
+    assert unknown.exit_code == 1
+    assert "none-such" in str(unknown.exception)
+    assert away.exit_code == 1
+    assert not run.exists()
+
+
 def test_what_is_asked_too_much_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
     """More parts than Spark runs at a time, and events of another shape, are refused in one line without Spark's."""
     prepared = prepare(tmp_path / "trace", trace(20))

@@ -34,6 +34,7 @@ from remora_pipeline.replay.prepared import buckets as buckets_of
 from remora_pipeline.replay.prepared import trace_of
 from remora_pipeline.replay.run import job
 from remora_pipeline.replay.run.plan import INGEST, NULL, S3, ReplayPlan, TargetSecrets, checked
+from remora_pipeline.replay.run.plan import asked as ask
 from remora_pipeline.replay.run.progress import Reading, shown
 from remora_pipeline.replay.run.sender import OVERLOADS, WAIT, TaskLimits
 from remora_pipeline.replay.session import ONCE, session
@@ -169,7 +170,7 @@ class _RunOptions:
 )
 @region_option
 @click.option("--resume", is_flag=True, help="Go on with a replay that was broken off.")
-@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be sent, and send nothing.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Ask the target, say what would be sent, and send nothing.")
 @master_option
 @json_option
 @gathered_into(_RunOptions)
@@ -228,14 +229,16 @@ def run_command(prepared: Path, asked: _RunOptions) -> None:
         plan, parts = job.resumed(plan, run, trace, parts)
     else:
         job.refuse_used(run)
+    buckets = buckets_of(source) if target == S3 else set()
+    copies = COPY in trace.operations
     if asked.is_dry:
         where = " ".join(filter(None, (target, address)))
+        said = asyncio.run(ask(plan, sorted(buckets), copies=copies, create_buckets=asked.create_buckets))
         print_line(
             f"{prepared}: would send {several(trace.events, 'event')} of {several(trace.keys, 'key')} to {where}"
         )
+        print_line(f"{where}: {said}")
         return
-    buckets = buckets_of(source) if target == S3 else set()
-    copies = COPY in trace.operations
     with ExitStack() as stack:
         with told() as tell:
             tell(f"asking {address or 'nobody'} whether it takes the events")

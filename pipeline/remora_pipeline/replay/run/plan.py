@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from remora.model.words import several
 from remora_pipeline.replay.loop import share
 from remora_pipeline.replay.run.sender import TaskLimits
 from remora_pipeline.replay.run.targets import OpenTarget
@@ -99,6 +100,27 @@ async def checked(plan: ReplayPlan, buckets: Iterable[str], *, copies: bool, cre
 
         await check_s3(_gateway(plan), plan.topic, buckets, copies=copies, create=create_buckets)
     return plan
+
+
+async def asked(plan: ReplayPlan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> str:
+    """What the target says of itself, in a sentence, where nothing is sent and nothing is made.
+
+    Raises ReplayRefused where it does not take what would be sent.
+    """
+    if plan.target == INGEST:
+        found = await check_ingest(_server(plan), plan.topic)
+        token = "the token and " if plan.credentials.token else ""
+        where = f", which goes to {found.kafka_topic} in Kafka" if found.kafka_topic else ""
+        return f"it answers, and takes {token}the topic {plan.topic}{where}"
+    if plan.target == S3:
+        from remora_pipeline.replay.run.targets.s3 import check_s3
+
+        names = list(buckets)
+        missing = await check_s3(_gateway(plan), plan.topic, names, copies=copies, create=create_buckets, is_dry=True)
+        there = len(set(names) - set(missing))
+        told = f"it answers, takes the key, and has {several(there, 'bucket')} that notify {plan.topic}"
+        return f"{told}; would make {', '.join(missing)}" if missing else told
+    return "nobody is asked"
 
 
 def _server(plan: ReplayPlan) -> IngestAddress:

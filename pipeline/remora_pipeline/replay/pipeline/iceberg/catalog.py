@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -17,7 +18,8 @@ from pyiceberg.exceptions import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from requests.exceptions import RequestException
+from requests.exceptions import ConnectionError as NotConnected
+from requests.exceptions import InvalidURL, RequestException, Timeout
 from sqlalchemy.exc import SQLAlchemyError
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
@@ -68,8 +70,9 @@ def _address(uri: str) -> dict[str, str]:
     if uri.startswith(_SQLITE):
         return {"type": "sql", "uri": f"sqlite:///{uri.removeprefix(_SQLITE)}"}
     if scheme in ("file", "hdfs", "s3", "s3a") or uri.startswith("/"):
-        raise ReplayRefused(f"{uri}: a catalog of folders (Hadoop's) cannot commit safely; it must be {FORMS}")
-    raise ReplayRefused(f"{uri}: is no catalog; it must be {FORMS}")
+        why = f"a catalog of folders (Hadoop's) cannot commit safely; it must be {FORMS}"
+        raise ReplayRefused(f"{without_credentials(uri)}: {why}")
+    raise ReplayRefused(f"{without_credentials(uri)}: is no catalog; it must be {FORMS}")
 
 
 def _check_file(uri: str, *, makes: bool) -> None:
@@ -94,7 +97,30 @@ def told_as(what: str) -> Iterator[None]:
     except (RequestException, RESTError, SQLAlchemyError, OSError, ValueError, ImportError) as exc:
         cause = getattr(exc, "orig", None) or exc  # SQLAlchemy's own texts have the statement with its values
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-        raise ReplayError(f"{what}: {lines[0][:300] if lines else type(exc).__name__}") from exc
+        why = lines[0][:300] if lines else type(exc).__name__
+        if isinstance(exc, NotConnected | Timeout):
+            why = f"the catalog cannot be reached: {_innermost(exc)}"
+        elif isinstance(exc, InvalidURL):  # whose text may have a part of a password
+            why = "the address is no URL"
+        raise ReplayError(f"{without_credentials(what)}: {why}") from exc
+
+
+def without_credentials(uri: str) -> str:
+    """An address without user, password and parameters, which may hold a password, too; a file's as it is."""
+    scheme, sep, rest = uri.partition("://")
+    # What stands before the last '@' goes: a badly quoted password may hold a '/'.
+    return f"{scheme}{sep}{rest.partition('?')[0].rpartition('@')[2]}" if sep else uri
+
+
+def _innermost(exc: BaseException) -> str:
+    """What the operating system, TLS or HTTP says, around which requests and urllib3 wrap errors of their own."""
+    found: BaseException | None = exc
+    while found is not None:
+        exc, inner = found, (getattr(found, "reason", None), *found.args, found.__cause__)
+        found = next((each for each in inner if isinstance(each, BaseException)), None)
+    if isinstance(exc, HTTPException) and not isinstance(exc, OSError):
+        return "what answers there speaks no HTTP"
+    return getattr(exc, "strerror", None) or str(exc)
 
 
 def existing(catalog: Catalog, lake: LakeAddress, name: str) -> Table | None:

@@ -200,33 +200,45 @@ async def s3_target(gateway: Gateway, run_id: str, size_cap: int, concurrency: i
         yield S3Target(client, run_id, size_cap)
 
 
-async def check_s3(gateway: Gateway, topic: str, buckets: Iterable[str], *, copies: bool, create: bool) -> None:
+async def check_s3(
+    gateway: Gateway, topic: str, buckets: Iterable[str], *, copies: bool, create: bool, is_dry: bool = False
+) -> list[str]:
     """Return when all buckets are there and notify the topic, and where there are copies, the bucket for these too.
 
-    With `create` what is missing is made; a bucket that is there is left as it is. Raises ReplayRefused.
+    With `create` what is missing is made, and returned; a bucket that is there is left as it is. Where this `is_dry`
+    nothing is made, and what would be is returned. Raises ReplayRefused.
     """
+    missing = []
     async with _client(gateway, 4) as client:
         try:
             for bucket in buckets:
-                await _check_bucket(client, bucket, f"arn:aws:sns:{gateway.region}::{topic}", create=create)
+                arn = f"arn:aws:sns:{gateway.region}::{topic}"
+                if not await _check_bucket(client, bucket, arn, create=create, is_dry=is_dry):
+                    missing.append(bucket)
             if copies and not await _exists(client, SOURCE_BUCKET, create=create):
-                await client.create_bucket(Bucket=SOURCE_BUCKET)
+                missing.append(SOURCE_BUCKET)
+                if not is_dry:
+                    await client.create_bucket(Bucket=SOURCE_BUCKET)
         except (errors.BotoCoreError, errors.ClientError, aiohttp.ClientError, OSError) as exc:
             raise ReplayRefused(f"{gateway.url}: {exc}") from exc
+    return missing
 
 
-async def _check_bucket(client: Any, bucket: str, arn: str, *, create: bool) -> None:
+async def _check_bucket(client: Any, bucket: str, arn: str, *, create: bool, is_dry: bool) -> bool:
+    """Whether the bucket was there, else it is made. Raises ReplayRefused for one that does not notify the topic."""
     if await _exists(client, bucket, create=create):
         found = await client.get_bucket_notification_configuration(Bucket=bucket)
         arns = [each["TopicArn"] for each in found.get("TopicConfigurations", ())]
         if not any(each.rpartition(":")[2] == arn.rpartition(":")[2] for each in arns):
             raise ReplayRefused(f"the bucket {bucket} does not notify {arn.rpartition(':')[2]}")
-        return
-    await client.create_bucket(Bucket=bucket)
-    chosen = {"Id": "remora-replay", "TopicArn": arn, "Events": _EVENTS}
-    await client.put_bucket_notification_configuration(
-        Bucket=bucket, NotificationConfiguration={"TopicConfigurations": [chosen]}
-    )
+        return True
+    if not is_dry:
+        await client.create_bucket(Bucket=bucket)
+        chosen = {"Id": "remora-replay", "TopicArn": arn, "Events": _EVENTS}
+        await client.put_bucket_notification_configuration(
+            Bucket=bucket, NotificationConfiguration={"TopicConfigurations": [chosen]}
+        )
+    return False
 
 
 async def _exists(client: Any, bucket: str, *, create: bool) -> bool:
