@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import time
+from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ KILL_AFTER = 5
 WORKERS = 2
 LONGEST_S = 120.0
 """Beyond this the daemon's start, a command or an event hangs, on the slowest of machines."""
+
+MOST_FOLDER = 60
+"""Bytes of the path of a temporary directory: that of a socket has at most 107."""
 
 ASK_INTERVAL_S = 0.2
 COMMAND = (sys.executable, "-m", "remora")
@@ -53,7 +57,10 @@ def demo(pause: float, keep: bool) -> None:
     Example:
       remora demo
     """
-    with tempfile.TemporaryDirectory(prefix="remora-demo-") as name:
+    place = tempfile.gettempdir()
+    if len(os.fsencode(place)) > MOST_FOLDER:
+        place = "/tmp"  # noqa: S108  # a directory of its own is made there
+    with tempfile.TemporaryDirectory(prefix="remora-demo-", dir=place) as name:
         missing = run_async(_show(Path(name), pause, keep))
     if missing:
         raise click.ClickException(f"{missing} of {EVENTS} events did not arrive")
@@ -100,15 +107,19 @@ class DemoReceiver:
 async def _show(folder: Path, pause_s: float, keep: bool) -> int:
     """All of it; how many events did not arrive."""
     receiver, began = DemoReceiver(), time.monotonic()
-    async with receiver.listening() as url, _daemon(folder) as admin:
-        with contextlib.suppress(TimeoutError):
-            await _deliver(folder, receiver, url, admin, pause_s)
+    async with receiver.listening() as url, _daemon(folder) as (admin, process):
+        delivering = asyncio.create_task(_deliver(folder, receiver, url, admin, pause_s))
+        ending = asyncio.create_task(process.wait())
+        await asyncio.wait((delivering, ending), return_when=asyncio.FIRST_COMPLETED)
+        delivering.cancel()  # nothing more comes of a daemon that has ended
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            await delivering
         doubled = sum(receiver.arrived.values()) - len(receiver.arrived)
         print_line(
             f"{len(receiver.arrived)} of {EVENTS} events arrived, {doubled} of them twice,"
             f" in {time.monotonic() - began:.0f} s"
         )
-        if keep:
+        if keep and process.returncode is None:
             print_line(
                 f"Look around: remora status -c {folder}/remora.toml; the page: http://{admin.listen}/. Ctrl-C ends."
             )
@@ -138,7 +149,7 @@ async def _deliver(folder: Path, receiver: DemoReceiver, url: str, admin: AdminS
 
 
 @contextlib.asynccontextmanager
-async def _daemon(folder: Path) -> AsyncIterator[AdminSettings]:
+async def _daemon(folder: Path) -> AsyncIterator[tuple[AdminSettings, Process]]:
     """A daemon on this folder, ended at the end; what it said is printed where it ends by itself."""
     admin = AdminSettings(listen=f"127.0.0.1:{_free_port()}")
     (folder / "remora.toml").write_text(
@@ -151,7 +162,7 @@ async def _daemon(folder: Path) -> AsyncIterator[AdminSettings]:
             *COMMAND, "run", "-c", folder / "remora.toml", stderr=log, env=_environment()
         )
     try:
-        yield admin
+        yield admin, process
     finally:
         if process.returncode is None:
             process.terminate()
