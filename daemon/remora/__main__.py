@@ -22,6 +22,7 @@ This one is called remorad there. Release 0.1.0, which was on no index, was call
 def main() -> None:
     """Run the command that the arguments name, unless files of another distribution lie among those of this one."""
     gc.set_threshold(COLLECT_AFTER)
+    open_streams()
     match [each for each in sys.argv[1:] if each not in ("-v", "--verbose")]:
         case ["worker", channel] if channel.isdecimal():
             _work(int(channel))
@@ -40,6 +41,19 @@ def main() -> None:
     from remora import cli
 
     cli.main()
+
+
+def open_streams() -> None:
+    """Have all three standard streams, those that were closed before the start as if to /dev/null.
+
+    A file that is opened later would get the number of a closed one, and what a library writes to standard error.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # the least number that is free
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
 
 
 def shared_folder(package: str) -> str | None:

@@ -98,6 +98,19 @@ async def test_metrics_are_served_as_text_and_as_openmetrics() -> None:
     assert openmetrics[2].endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("accept", [
+    "application/openmetrics-text; version=abc", "text/plain;version=abc", "text/plain; version=", "nonsense", ";", "",
+    'application/openmetrics-text; version="1.0.0"',
+])  # fmt: skip
+async def test_metrics_are_served_whatever_is_accepted(accept: str) -> None:
+    """A version that is none gets plain text; one in quotes, as HTTP has them, is that version."""
+    async with served(Daemon()) as address:
+        status, content_type, _ = await get(address, "/metrics", accept=accept)
+
+    assert status == 200
+    assert content_type.startswith("application/openmetrics-text" if "1.0.0" in accept else "text/plain")
+
+
 async def test_a_long_status_is_compressed_for_those_who_take_it_so() -> None:
     """The answer is the same, gzip-encoded or not; a short one is never encoded."""
     daemon = Daemon(said={"text": "t" * admin.PLAIN_BYTES})
@@ -109,11 +122,15 @@ async def test_a_long_status_is_compressed_for_those_who_take_it_so() -> None:
                 return answer.headers.get("Content-Encoding"), await answer.read()
 
         plain, encoded = await asked("identity"), await asked("br, gzip")
+        encodings = ["GZIP", "gzip;q=0.5, br", "br;q=0, gzip ; q=1"]
+        encodings += ["gzip;q=0", "br, gzip; q=0.000", "notgzip", ""]
+        others = [(await asked(each))[0] for each in encodings]
         daemon.said = {"text": "short"}
         short = await asked("gzip")
 
     assert (plain[0], encoded[0], short) == (None, "gzip", (None, b'{"text":"short"}\n'))
     assert gzip.decompress(encoded[1]) == plain[1]
+    assert others == ["gzip"] * 3 + [None] * 4
 
 
 async def test_only_a_status_that_the_page_knows_has_a_page() -> None:

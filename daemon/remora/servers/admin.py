@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,10 @@ class Sources:
     has_page: bool = False
 
 
+_GZIP = re.compile(r"(?:^|,)\s*gzip\s*(?:,|$|;\s*q=(?!0(?:\.0*)?\s*(?:,|$)))", re.IGNORECASE)
+"""gzip among the encodings of a client, unless its weight is 0 (RFC 9110, section 12.4.2)."""
+
+
 class _Given(Collector):
     """Metrics that are there already, in the form that the encoders take."""
 
@@ -89,7 +94,10 @@ class _Pages:
             yield ServedPath("/-/shaping", self._shaping)
 
     async def _metrics(self, asked: AskedOver) -> Response:
-        encode, content_type = choose_encoder(asked.headers.get(b"accept"))
+        try:
+            encode, content_type = choose_encoder(asked.headers.get(b"accept").replace('"', ""))
+        except TypeError:  # it compares a version that is none
+            encode, content_type = choose_encoder("")
         registry = CollectorRegistry()
         registry.register(_Given(await self._sources.metrics()))
         # Hundreds of topics take tens of milliseconds to write out; the supervisor goes on watching meanwhile.
@@ -108,7 +116,7 @@ class _Pages:
     async def _status(self, asked: AskedOver) -> Response:
         body = msgspec.json.encode(await self._sources.status()) + b"\n"
         headers = {"Content-Type": "application/json", "Vary": "Accept-Encoding"}
-        if len(body) > PLAIN_BYTES and "gzip" in asked.headers.get(b"accept-encoding"):
+        if len(body) > PLAIN_BYTES and _GZIP.search(asked.headers.get(b"accept-encoding")):
             body = await asyncio.to_thread(gzip.compress, body, 1)
             headers["Content-Encoding"] = "gzip"
         return Response(200, body, headers)
