@@ -21,7 +21,15 @@ from devkit.waits import until
 from remora.codec.sequence import number_of
 from remora.codec.speedups import shards
 from remora.config import SqliteSettings
-from remora.model.errors import OnceConflict, QueueFull, StoreUnavailable, TopicClosed, TopicMoved, TopicUnknown
+from remora.model.errors import (
+    OnceConflict,
+    QueueFull,
+    StoreDamaged,
+    StoreUnavailable,
+    TopicClosed,
+    TopicMoved,
+    TopicUnknown,
+)
 from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.topic import Topic
@@ -314,6 +322,22 @@ async def test_a_part_is_not_taken_long_after_its_decision_was_read(store: Sqlit
         await store.ingest.complete(0, late)
 
     assert await found_in(store, there[0]) == [[], []]
+
+
+@pytest.mark.guarantee("topics-of-remoras-own")
+async def test_a_part_for_a_damaged_queue_is_taken_by_no_topic(store: SqliteStore) -> None:
+    """Where the queues of one topic cannot be read, no try of the part stores events of another topic of its file."""
+    (topic,) = await topics(store, 1)
+    beside = await store.own_topics.create(own_topic(victim.beside(topic.name), 2))
+    part = replace_file(store, decisions.part_of(0, copies([topic, beside])), topic)
+    with closing(sqlite3.connect(store._files.file_of(topic.name).path)) as connection, connection:
+        connection.execute("UPDATE queues SET tail = 'x' WHERE name = ?", (beside.shard(1).queue,))
+
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match="table queues"):
+            await store.ingest.complete(0, decisions.Decision("id", ANSWER, [part], until_ns=1 << 62))
+
+    assert await found_in(store, topic) == [[], []]
 
 
 def replace_file(store: SqliteStore, part: decisions.FilePart, topic: Topic) -> decisions.FilePart:

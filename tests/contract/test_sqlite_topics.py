@@ -14,12 +14,13 @@ import pytest
 from devkit.entries.entries import delivered
 from devkit.waits import until
 from remora.config import SqliteSettings
-from remora.model.errors import QueueFull, StoreDamaged, StoreUnavailable, TopicRefused
+from remora.model.errors import QueueFull, StoreDamaged, StoreFull, StoreUnavailable, TopicRefused
 from remora.model.ingest import Removed, RoutedEvent
 from remora.model.peaks import HourPeak
 from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
 from remora.storage.sqlite import SqliteStore, schema, topics
+from remora.storage.sqlite.file import File, write_nothing
 from support.stores import QUIET_S, own_topic, settle_all, spread
 
 
@@ -139,6 +140,36 @@ async def test_removal_that_was_cut_short(settings: SqliteSettings, monkeypatch:
 
     async with SqliteStore(settings) as store:
         await until(lambda: holds(store, "t", 0))
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+async def test_a_removal_meets_a_full_disk(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing can be written one job at most waits to delete what a removal left, and it goes on afterwards."""
+    monkeypatch.setattr(topics, "_SWEPT_AT_ONCE", 10)
+    monkeypatch.setattr(topics, "_AGAIN_S", 0.0)
+    topic = await store.own_topics.create(own_topic("t"))
+    await store.ingest.publish(topic, spread(topic, 100))
+    file, sweep = store._files.file_of("t"), topics._sweep
+    await file.write(settle_all)
+
+    with monkeypatch.context() as patched:
+
+        def refuse(connection: sqlite3.Connection) -> None:
+            raise StoreFull("the disk is full")
+
+        def sweep_on_full_disk(file: File) -> None:
+            patched.setattr(file._writer._room, "cover", refuse)
+            sweep(file)
+
+        patched.setattr(topics, "_sweep", sweep_on_full_disk)
+        await store.own_topics.remove(topic, discard=True)
+        for _ in range(3):
+            with pytest.raises(StoreFull):
+                await file.write(write_nothing, upkeep=True)
+            assert file.waiting <= 1
+        assert entries_in(store, "t") == 100
+
+    await until(lambda: holds(store, "t", 0))
 
 
 async def holds(store: SqliteStore, topic: str, count: int) -> bool:

@@ -191,7 +191,7 @@ class Take:
     until_ns: int
 
     def __call__(self, batch: WriteBatch) -> None:
-        """Raises TopicMoved, before anything is changed, where a topic has another layout than its part."""
+        """Raises as `take_all` does."""
         if batch.connection.execute(_IS_MARKED, (self.id,)).fetchone():
             return
         if now_ns() > self.until_ns:
@@ -203,13 +203,14 @@ class Take:
 def take_all(batch: WriteBatch, name: str, parts: Sequence[TopicPart]) -> None:
     """Store the parts of a request that is decided, in the room that it has reserved.
 
-    Raises TopicMoved, before anything is changed, where a topic has another layout than its part.
+    Before anything is changed it raises TopicMoved where a topic has another layout than its part, and StoreDamaged
+    where the queues of one cannot be read.
     """
     there = [(each, row) for each in parts if (row := _row(batch, each)) is not None]
-    for part, row in there:
+    loads = [loaded(each.topic, each.routed) for each, _ in there]
+    places = [batch.queues(row, load) for (_, row), load in zip(there, loads, strict=True)]
+    for (part, row), load, queues in zip(there, loads, places, strict=True):
         found = find_reservation(batch, row, reservation_of(name, part.name))
-        load = loaded(part.topic, part.routed)
-        queues = batch.queues(row, load)
         if found is not None and found.state == "open":
             with suppress(StoreDamaged):  # expiry gives it up; what is decided is stored all the same
                 release_rooms(batch, row, found.generation, sums(found.reserved(batch)))

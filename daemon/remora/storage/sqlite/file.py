@@ -22,7 +22,7 @@ from remora.storage.sqlite.allocation import KeptOpen
 from remora.storage.sqlite.connections import connect, is_sound, snapshot
 from remora.storage.sqlite.refusals import is_busy, of_the_host, translated, unreadable
 from remora.storage.sqlite.room import Room, looked_into, reserve_on
-from remora.storage.sqlite.writer import Around, Job, Writer, WriterStats
+from remora.storage.sqlite.writer import Around, Done, Job, Writer, WriterStats
 
 T = TypeVar("T")
 
@@ -132,10 +132,10 @@ class File:
         self._bell.ring(shards)
         doorbell.ring(self.path)
 
-    def post(self, job: Job[object]) -> None:
-        """Have a job run without waiting for it; it need not be durable."""
+    def post(self, job: Job[T], done: Done[T] | None = None) -> None:
+        """Have a job run without waiting for it; it need not be durable. To be called in the event loop."""
         if not self._is_closed and self.damage is None:
-            self._writer.post(job)
+            self._writer.post(job, done)
 
     async def read(self, look: Look[T]) -> T:
         """What a look shows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,9 @@ WHERE q.topic = ? AND q.tail > q.head
 """  # noqa: S608 - a constant of the schema
 
 _SWEPT_AT_ONCE = 1000
+_AGAIN_S = 5.0
+"""How long nothing more is swept after a transaction that was not committed."""
+
 _LEFT = "SELECT queue, head, tail FROM leftovers LIMIT 1"
 _DELETE_ENTRIES = "DELETE FROM settled WHERE id >= ? AND id < ?"
 _LESS_LEFT = "UPDATE leftovers SET head = ? WHERE queue = ?"
@@ -215,20 +219,31 @@ async def sweep_all(files: Files) -> None:
 
 
 def _sweep(file: File) -> None:
-    """Delete the entries that removed topics left, a few in a transaction, so that no other job waits for long."""
+    """Delete the entries that removed topics left, a few in a transaction, so that no other job waits for long.
 
-    def some(connection: sqlite3.Connection) -> None:
-        left = connection.execute(_LEFT).fetchone()
-        if left is None:
-            recent.free_pages(connection)
-            return
-        queue, head, tail = left
-        end = min(head + _SWEPT_AT_ONCE, tail)
-        connection.execute(_DELETE_ENTRIES, (rowid(queue, head), rowid(queue, end)))
-        connection.execute(*((_LESS_LEFT, (end, queue)) if end < tail else (_NOTHING_LEFT, (queue,))))
-        file.post(some)
+    The next transaction is asked for when one is committed, and a while after one that was not.
+    """
 
-    file.post(some)
+    def go_on(is_more: bool | BaseException) -> None:
+        if isinstance(is_more, BaseException):
+            asyncio.get_running_loop().call_later(_AGAIN_S, file.post, _delete_some, go_on)
+        elif is_more:
+            file.post(_delete_some, go_on)
+
+    file.post(_delete_some, go_on)
+
+
+def _delete_some(connection: sqlite3.Connection) -> bool:
+    """Whether there may be more."""
+    left = connection.execute(_LEFT).fetchone()
+    if left is None:
+        recent.free_pages(connection)
+        return False
+    queue, head, tail = left
+    end = min(head + _SWEPT_AT_ONCE, tail)
+    connection.execute(_DELETE_ENTRIES, (rowid(queue, head), rowid(queue, end)))
+    connection.execute(*((_LESS_LEFT, (end, queue)) if end < tail else (_NOTHING_LEFT, (queue,))))
+    return True
 
 
 def _check_shards(shards: int) -> None:

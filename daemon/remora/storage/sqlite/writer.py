@@ -30,6 +30,9 @@ Job = Callable[[sqlite3.Connection], T]
 """What is to be done within a transaction that others share. A job may be run again after it was rolled back, so it
 keeps nothing from one run to the next; an exception of it undoes what it did, and nothing else."""
 
+Done = Callable[[T | BaseException], None]
+"""Gets in the event loop what a job returns when its transaction is committed, or why it was not done."""
+
 ANSWER_WITHIN_S = 10.0
 """How long a caller waits for its transaction."""
 
@@ -65,12 +68,13 @@ class WriterStats:
 
 @dataclass(slots=True, eq=False)
 class _QueuedJob:
-    """A job, and the future that waits for it; None for those that are posted."""
+    """A job, and the future that waits for it; None for those that are posted, which tell `done`."""
 
     job: Job[Any]
     durable: bool
     upkeep: bool
     future: asyncio.Future[Any] | None
+    done: Done[Any] | None = None
     since: float = field(default_factory=time.monotonic)
     result: Any = None
     error: BaseException | None = None
@@ -143,9 +147,9 @@ class Writer:
         finally:
             alarm.cancel()
 
-    def post(self, job: Job[object]) -> None:
+    def post(self, job: Job[T], done: Done[T] | None = None) -> None:
         """Have a job of upkeep run without waiting for it, and without a sync of its own."""
-        self._submit(_QueuedJob(job, False, True, None))
+        self._submit(_QueuedJob(job, False, True, None, done))
 
     @property
     def is_at_work(self) -> bool:
@@ -190,6 +194,8 @@ class Writer:
         for order in orders:
             if isinstance(order.error, StoreDamaged):
                 self._on_damage(order.error)
+            if order.done is not None:
+                order.done(order.result if order.error is None else order.error)
             if order.future is None or order.future.done():
                 continue
             if order.error is not None:
