@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import statistics
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -224,8 +223,7 @@ async def test_a_receiver_that_fails_costs_delivery_nothing(kafka: Kafka, tmp_pa
 
 @pytest.mark.full("a thousand requests one after the other; the engine's tests cover the same with scripted parts")
 async def test_named_stages_cover_the_age_of_each_event(tmp_path: Path) -> None:
-    """Of each of 1,000 events that come one by one at least 95 % of its age is in stages that its span names, and most
-    have no more in them than their age."""
+    """Of each of 1,000 events that come one by one at least 95 % of its age is in stages that its span names."""
     async with http_sink() as sink, collecting() as (receiver, url):
         await sink.open()
         async with tracing(tmp_path, {"endpoint": url, "sample": 0}, "hooks", sink.url) as daemon:
@@ -237,5 +235,4 @@ async def test_named_stages_cover_the_age_of_each_event(tmp_path: Path) -> None:
                     spans = await receiver.delivered("hooks", number + 1)
 
     assert min(map(covered, spans)) >= 0.95
-    # What pauses the process between a reading of the one clock and one of the other belongs to two stages.
-    assert statistics.median(map(covered, spans)) <= 1.05
+    assert max(map(covered, spans)) <= 1.05

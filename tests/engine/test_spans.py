@@ -1,9 +1,12 @@
-"""What the spans of a shard link to."""
+"""What the spans of a shard link to, and the clocks that they go by."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import pytest
 
 from remora.codec.trace_context import parse
 from remora.engine.delivery.spans import MOST_LINKS, MOST_LISTINGS, ShardSpans
@@ -119,3 +122,24 @@ def test_a_look_into_an_empty_queue_is_no_span() -> None:
     listed(spans, page(0, 0))
 
     assert [each.ends for each in tracer.spans] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("readings", "at"),
+    [
+        ([1.0, 1.0], 1.0),
+        ([1.0, 2.0, 3.0, 3.0], 3.0),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 7.00004], 7.0),
+        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 7.0),
+    ],
+)
+def test_two_clocks_say_one_moment(readings: list[float], at: float) -> None:
+    """Where a pause came between the readings of the two clocks they are read again, four times at most."""
+    clock = iter(readings)
+    spans = ShardSpans(NotingTracer(), "t", "t", lambda: next(clock))
+
+    before, (found, found_ns), after = time.time_ns(), spans.now(), time.time_ns()
+
+    assert found == at
+    assert before <= found_ns <= after
+    assert list(clock) == []

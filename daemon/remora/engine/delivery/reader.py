@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -96,7 +95,7 @@ class Reader:
 
     async def _read(self, start: bytes, limit: int) -> tuple[Page, PageTimes] | None:
         span, clock = self._scope.spans.listing(limit), self._scope.clock
-        asked, asked_ns = clock(), time.time_ns()  # in this order: no time between the two is of no stage
+        asked, asked_ns = self._scope.spans.now()
         try:
             self._lease.require_trust()
             self._progress.news.clear()  # before the read: what is announced from now on may have come too late for it

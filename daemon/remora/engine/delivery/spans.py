@@ -26,6 +26,9 @@ MOST_LISTINGS = 64
 MOST_LINKS = 32
 """Requests that a batch links to, of the thousands that it may hold events of."""
 
+MOST_READINGS, APART_S = 4, 50e-6
+"""How often two clocks are read that are to say the same moment, and how long that may take."""
+
 
 @dataclass(slots=True)
 class ShardSpans:
@@ -37,6 +40,17 @@ class ShardSpans:
     clock: Callable[[], float] = time.monotonic
     _listings: deque[tuple[Position, Position, bytes]] = field(default_factory=lambda: deque(maxlen=MOST_LISTINGS))
     _pages: deque[tuple[Position, Position, PageTimes]] = field(default_factory=lambda: deque(maxlen=MOST_LISTINGS))
+
+    def now(self) -> tuple[float, int]:
+        """This moment by the monotonic clock, in seconds, and by the wall clock, in nanoseconds.
+
+        They are read again where the process was paused between the two, a few times at most.
+        """
+        for _ in range(MOST_READINGS):
+            at, at_ns = self.clock(), time.time_ns()  # in this order: at a listing no pause is of no stage
+            if self.clock() - at <= APART_S:
+                break
+        return at, at_ns
 
     def listing(self, limit: int) -> Span:
         """A read of the queue begins."""
@@ -82,7 +96,8 @@ class ShardSpans:
 
     def arrived(self, found: Sequence[Record], batch: Span, begun: float) -> None:
         """These records with contexts have arrived; their push began then."""
-        self.tracer.arrived(self.name, found, time.time_ns(), batch.context, self.stages(begun, self.clock()))
+        at, at_ns = self.now()
+        self.tracer.arrived(self.name, found, at_ns, batch.context, self.stages(begun, at))
 
     def removal(self, upto: bytes, count: int) -> Span:
         """Entries before this position are being removed."""
