@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from remora.engine.admission.gate import Gate, QueueFill
 from remora.engine.catalogue import Catalogue
@@ -21,10 +21,12 @@ from remora.model.topic import Topic
 from remora.policy.mends import Heal
 from remora.ports.delivery import DeliveryStore
 
+T = TypeVar("T")
+
 BACKLOG_INTERVAL_S = 15.0
 
 PORTION = 1000
-"""Shards whose topics are looked up in one turn of the event loop: of very many it would take seconds."""
+"""Shards, or topics, that are gone through in one turn of the event loop: very many would take seconds."""
 
 
 @dataclass(slots=True)
@@ -158,11 +160,9 @@ class BacklogMonitor:
         return {each.shard: each.room for each in found if each.capacity_bytes}
 
     async def _begin_all(self) -> None:
-        """Have the series of all topics begin. Heartbeats and all else have their turn between two portions."""
-        shards = self._ownership.shards
-        for first in range(0, len(shards), PORTION):
-            self._begin({self.label(shard) for shard in shards[first : first + PORTION]})
-            await asyncio.sleep(0)
+        """Have the series of all topics begin."""
+        async for some in _portions(self._ownership.shards):
+            self._begin({self.label(shard) for shard in some})
 
     def _begin(self, held: Set[str]) -> None:
         """Have the series of topics begin whose queues this worker holds by now."""
@@ -171,21 +171,15 @@ class BacklogMonitor:
         self._shown |= held
 
     async def _clear(self, shards: Sequence[Shard], found: Collection[str]) -> None:
-        """Show the topics of these shards that were not `found` as empty, and forget those that are held no more.
-
-        As in `_begin_all` all else has its turn between two portions.
-        """
+        """Show the topics of these shards that were not `found` as empty, and forget those that are no longer held."""
         held = {self.label(shard) for shard in shards}
-        quiet = list(held - self._empty)
-        for first in range(0, len(quiet), PORTION):
-            some = set(quiet[first : first + PORTION])
-            self._begin(some)
+        async for some in _portions(list(held - self._empty)):
+            self._begin(set(some))
             working = {each.topic or each.queue for each in self._ownership.active() if each.has_work}
-            for topic in some.difference(found, working):
+            for topic in set(some).difference(found, working):
                 self._telemetry.backlog(topic, 0, True, 0, None)
                 self._telemetry.spilled(topic, 0, 0)
                 self._empty.add(topic)
-            await asyncio.sleep(0)
         for topic in self._shown - held:
             self._telemetry.forget_topic(topic)
         self._shown = held
@@ -242,3 +236,10 @@ class LetterCounter:
             label = next((each.label for each in topics if each is not None), queue)
             counts[label] = counts.get(label, 0) + count
         self._telemetry.letters_stored(counts)
+
+
+async def _portions(every: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """Some of them after the other; heartbeats and all else have their turn behind each."""
+    for first in range(0, len(every), PORTION):
+        yield every[first : first + PORTION]
+        await asyncio.sleep(0)
