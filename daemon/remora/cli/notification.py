@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -231,11 +232,13 @@ def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked
       remora notification test photos 2026/cat.jpg --size 3MB
     """
     found = _in_store(settings, lambda store: store.notifications.definitions()).notifications
-    metadata, tags = (tuple((_raw(name), _raw(value)) for name, value in each) for each in (asked.metadata, asked.tags))
+    metadata, tags = (
+        tuple((os.fsencode(name), os.fsencode(value)) for name, value in each) for each in (asked.metadata, asked.tags)
+    )
     event = Happening(
-        _raw(bucket),
-        _raw(asked.event),
-        _raw(key),
+        os.fsencode(bucket),
+        os.fsencode(asked.event),
+        os.fsencode(key),
         asked.size or 0,
         metadata,
         tags,
@@ -255,11 +258,6 @@ def test_command(settings: Settings, bucket: str, key: str, as_json: bool, asked
         )
     if all(refused):
         raise SystemExit(1)
-
-
-def _raw(argument: str) -> bytes:
-    """An argument as it was given, which may be any bytes."""
-    return argument.encode(errors="surrogateescape")
 
 
 def _in_store(settings: Settings, work: Callable[[ShardStore], Any]) -> Any:

@@ -32,6 +32,7 @@ from remora.servers.ingest.distribution import (
     copies_for,
     tell_kept_back,
     tell_stored,
+    tell_taken,
     told_repeated,
 )
 from remora.servers.ingest.limits import Receipt
@@ -149,10 +150,8 @@ class AnnouncedEvents:
         self._desk.limits.ended(reservation, Cost(len(body.raw), found.number), used)
         if stored.repeated:
             return told_repeated(self._desk.telemetry, stored)
-        dropped = found.dropped
-        for label, cost in used.items():
-            self._desk.telemetry.ingested(label, cost.events, cost.bytes, dropped)
-            dropped = 0
+        copied = ((name, cost.events, cost.bytes) for name, cost in used.items())
+        tell_taken(self._desk.telemetry, copied, found.dropped)
         tell_stored(self._desk.telemetry, found)
         return stored
 

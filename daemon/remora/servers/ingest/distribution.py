@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from remora.metrics import Telemetry
 from remora.model.entry import Time
 from remora.model.errors import TopicMoved, TopicUnknown
 from remora.model.fan_out import FannedOut, TopicCopies
-from remora.model.ingest import IdempotencyKey, PublishResult
+from remora.model.ingest import IdempotencyKey
 from remora.model.notification import Happening
 from remora.model.topic import Topic
 from remora.policy.matcher import NONE
@@ -193,6 +193,13 @@ def tell_kept_back(telemetry: Telemetry, found: Matching) -> None:
         news.filtered(_shown(bucket), _shown(event.key), _shown(event.name), rules, at)
 
 
+def tell_taken(telemetry: Telemetry, copies: Iterable[tuple[str, int, int]], dropped: int) -> None:
+    """Count a request's copies, by topic their number and bytes; members that entries could not hold, of the first."""
+    for topic, events, nbytes in copies:
+        telemetry.ingested(topic, events, nbytes, dropped)
+        dropped = 0
+
+
 def tell_stored(telemetry: Telemetry, found: Matching) -> None:
     """Tell what became of the events of a request whose copies are stored."""
     for bucket, places in found.sent.items():
@@ -241,10 +248,8 @@ class Charges:
         self._charged.append((topic, len(sizes), nbytes, self._desk.limits.admit_copies(topic, len(sizes), nbytes)))
 
     def count(self, dropped: int) -> None:
-        """All are stored; members that entries could not hold count for the first topic."""
-        for topic, events, nbytes, _ in self._charged:
-            self._desk.count(topic, PublishResult(events), nbytes, dropped)
-            dropped = 0
+        """All are stored."""
+        tell_taken(self._desk.telemetry, (each[:3] for each in self._charged), dropped)
         self._charged = []
 
     def reserve(self, reservation: str, receipt: Receipt) -> None:
