@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import os
 import re
@@ -33,8 +34,7 @@ from remora_pipeline.replay.layout import Options, PreparedDirectory, RunDirecto
 from remora_pipeline.replay.prepared import buckets as buckets_of
 from remora_pipeline.replay.prepared import trace_of
 from remora_pipeline.replay.run import job
-from remora_pipeline.replay.run.plan import INGEST, NULL, S3, ReplayPlan, TargetSecrets, checked
-from remora_pipeline.replay.run.plan import asked as ask
+from remora_pipeline.replay.run.plan import INGEST, NULL, S3, ReplayPlan, TargetSecrets, checked, taken
 from remora_pipeline.replay.run.progress import Reading, shown
 from remora_pipeline.replay.run.sender import OVERLOADS, WAIT, TaskLimits
 from remora_pipeline.replay.session import ONCE, session
@@ -230,19 +230,21 @@ def run_command(prepared: Path, asked: _RunOptions) -> None:
     else:
         job.refuse_used(run)
     buckets = buckets_of(source) if target == S3 else set()
-    copies = COPY in trace.operations
+    check = functools.partial(
+        checked, buckets=sorted(buckets), copies=COPY in trace.operations, create_buckets=asked.create_buckets
+    )
     if asked.is_dry:
         where = " ".join(filter(None, (target, address)))
-        said = asyncio.run(ask(plan, sorted(buckets), copies=copies, create_buckets=asked.create_buckets))
+        plan, missing = asyncio.run(check(plan, is_dry=True))
         print_line(
             f"{prepared}: would send {several(trace.events, 'event')} of {several(trace.keys, 'key')} to {where}"
         )
-        print_line(f"{where}: {said}")
+        print_line(f"{where}: {taken(plan, buckets, missing)}")
         return
     with ExitStack() as stack:
         with told() as tell:
             tell(f"asking {address or 'nobody'} whether it takes the events")
-            plan = asyncio.run(checked(plan, sorted(buckets), copies=copies, create_buckets=asked.create_buckets))
+            plan, _ = asyncio.run(check(plan))
             tell("starting Spark")
             spark = stack.enter_context(session("replay run", master=asked.master, light=True, settings=ONCE))
         reading = Reading(run, since_us=plan.started_us if not asked.resume else time.time_ns() // 1000)

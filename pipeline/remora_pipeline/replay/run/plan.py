@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -87,37 +87,33 @@ async def opened(plan: ReplayPlan) -> AsyncIterator[OpenTarget]:
             yield target
 
 
-async def checked(plan: ReplayPlan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> ReplayPlan:
-    """The plan with what the target says of itself, when it takes what is going to be sent.
+async def checked(
+    plan: ReplayPlan, buckets: Iterable[str], *, copies: bool, create_buckets: bool, is_dry: bool = False
+) -> tuple[ReplayPlan, list[str]]:
+    """The plan with what the target says of itself, when it takes what is going to be sent, and the buckets that were
+    made, or would be where this `is_dry`.
 
-    Raises ReplayRefused where it does not.
+    Raises ReplayRefused where the target does not take it.
     """
     if plan.target == INGEST:
         found = await check_ingest(_server(plan), plan.topic)
-        return replace(plan, is_numbered=found.is_numbered, kafka_topic=found.kafka_topic)
+        return replace(plan, is_numbered=found.is_numbered, kafka_topic=found.kafka_topic), []
     if plan.target == S3:
         from remora_pipeline.replay.run.targets.s3 import check_s3
 
-        await check_s3(_gateway(plan), plan.topic, buckets, copies=copies, create=create_buckets)
-    return plan
+        made = await check_s3(_gateway(plan), plan.topic, buckets, copies=copies, create=create_buckets, is_dry=is_dry)
+        return plan, made
+    return plan, []
 
 
-async def asked(plan: ReplayPlan, buckets: Iterable[str], *, copies: bool, create_buckets: bool) -> str:
-    """What the target says of itself, in a sentence, where nothing is sent and nothing is made.
-
-    Raises ReplayRefused where it does not take what would be sent.
-    """
+def taken(plan: ReplayPlan, buckets: Collection[str], missing: Collection[str]) -> str:
+    """What the target of a plan said when it was `checked`, in a sentence; these of the buckets are missing."""
     if plan.target == INGEST:
-        found = await check_ingest(_server(plan), plan.topic)
         token = "the token and " if plan.credentials.token else ""
-        where = f", which goes to {found.kafka_topic} in Kafka" if found.kafka_topic else ""
+        where = f", which goes to {plan.kafka_topic} in Kafka" if plan.kafka_topic else ""
         return f"it answers, and takes {token}the topic {plan.topic}{where}"
     if plan.target == S3:
-        from remora_pipeline.replay.run.targets.s3 import check_s3
-
-        names = list(buckets)
-        missing = await check_s3(_gateway(plan), plan.topic, names, copies=copies, create=create_buckets, is_dry=True)
-        there = len(set(names) - set(missing))
+        there = len(set(buckets).difference(missing))
         told = f"it answers, takes the key, and has {several(there, 'bucket')} that notify {plan.topic}"
         return f"{told}; would make {', '.join(missing)}" if missing else told
     return "nobody is asked"
