@@ -310,7 +310,9 @@ class Cluster:
             caps = [text for pair in allowed.items() for text in pair]
             argv = ["ceph", "auth", "get-or-create", client, *caps, "--key-type", "aes"]
             self.run([*argv, "-o", str(self._keyring(client))])
-        muted = ("CLIENT_KEY_TYPE", "KEYS_ALLOWED", "KEYS_CREATABLE", "SERVICE_TICKETS", "SERVICE_KEY_TYPE")
+        # The rotating keys are named only when the monitor has made one since the service's cipher was set.
+        keys = ("CLIENT_KEY_TYPE", "KEYS_ALLOWED", "KEYS_CREATABLE")
+        muted = (*keys, "SERVICE_TICKETS", "SERVICE_KEY_TYPE", "ROTATING_SERVICE_KEY_TYPE")
         mute = {"prefix": "health mute", "sticky": True}
         self.mon(*(mute | {"code": f"AUTH_INSECURE_{check}"} for check in muted))
 
