@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
+from engine.runs import START_S
 from support.stores import unhurried_stores
 
 __all__ = ["unhurried_stores"]
@@ -20,3 +23,17 @@ def _nothing_blocks_the_loop() -> Iterator[BlockBuster]:
             if name.startswith("sqlite3."):  # the embedded store reads in the loop on purpose; storage/sqlite/file.py
                 function.deactivate()
         yield detector
+
+
+@pytest.fixture
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of day goes with the loop's clock."""
+
+    def seconds() -> float:
+        try:
+            return START_S + asyncio.get_running_loop().time()
+        except RuntimeError:  # before and after the loop
+            return START_S
+
+    monkeypatch.setattr(time, "time", seconds)
+    monkeypatch.setattr(time, "time_ns", lambda: int(seconds() * 1e9))

@@ -23,6 +23,10 @@ SELDOM = DeliverySettings(idle_min_s=1.0)
 """For tests in which queues wait for minutes and no look into them matters: 20 times as many are usual."""
 
 
+START_S = 1_700_000_000.0
+"""When the entries of `raw_entry` were made, unless it is told otherwise."""
+
+
 def a_topic(
     queue: str = "t",
     uri: str = "kafka://b:9092",

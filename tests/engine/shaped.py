@@ -76,12 +76,8 @@ class Shaped:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        ticking = asyncio.ensure_future(self.host.shaper.run())
-        try:
-            async with running(self.worker):
-                yield
-        finally:
-            ticking.cancel()
+        async with self.host.dealing(), running(self.worker):
+            yield
 
 
 def of_backlogs(guaranteed: int, burst: int, most: int | None = None) -> ShapingSettings:

@@ -72,12 +72,8 @@ class OneHost:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        ticking = asyncio.ensure_future(self.host.shaper.run())
-        try:
-            async with running(self.worker):
-                yield
-        finally:
-            ticking.cancel()
+        async with self.host.dealing(), running(self.worker):
+            yield
 
 
 def a_store(queues: int) -> FakeStore:

@@ -12,7 +12,7 @@ import pytest
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeStore, Verdict
-from engine.runs import QUICK, a_topic, a_worker, drained, running, until
+from engine.runs import QUICK, START_S, a_topic, a_worker, drained, running, until
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, StoreUnavailable
@@ -21,7 +21,6 @@ from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 
-START_S = 1_700_000_000.0
 QUICK_RETRIES = DeliverySettings(retry_cap_s=2, configuration_recheck_s=2)
 MISSING = EndpointMisconfigured("there is no such dead-letter topic")
 

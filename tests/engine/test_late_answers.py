@@ -12,14 +12,13 @@ import pytest
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
-from engine.runs import a_topic, a_worker, drained, running, until
+from engine.runs import START_S, a_topic, a_worker, drained, running, until
 from remora.model.errors import EndpointUnavailable
 from remora.model.record import DeadLetter
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Batch
 
-START_S = 1_700_000_000.0
 UNKNOWN = "; its fate is unknown: {} was not answered"
 
 

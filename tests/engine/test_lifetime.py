@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,28 +11,13 @@ import pytest
 from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
-from engine.runs import a_topic, a_worker, drained, running, until
+from engine.runs import START_S, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, RemoraError, StoreUnavailable
 from remora.model.topic import Topic
 from remora.ports.endpoint import Batch
 
-START_S = 1_700_000_000.0
-"""When the entries of `raw_entry` were made, unless it is told otherwise."""
-
-
-@pytest.fixture(autouse=True)
-def wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of day goes with the loop's clock."""
-
-    def seconds() -> float:
-        try:
-            return START_S + asyncio.get_running_loop().time()
-        except RuntimeError:  # before and after the loop
-            return START_S
-
-    monkeypatch.setattr(time, "time", seconds)
-    monkeypatch.setattr(time, "time_ns", lambda: int(seconds() * 1e9))
+pytestmark = pytest.mark.usefixtures("wall_clock")
 
 
 def limited(

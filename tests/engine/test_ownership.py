@@ -10,19 +10,12 @@ from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore, Fate
+from engine.ownership.parts import a_store
 from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, StoreDamaged, StoreFull
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
-
-
-def a_store(*queues: str, tells: bool = True) -> FakeStore:
-    store = FakeStore(tells=tells)
-    for queue in queues:
-        store.make(queue)
-        store.metadata[queue] = a_topic(queue, to=queue)
-    return store
 
 
 def sample(telemetry: Telemetry, name: str, **labels: str) -> float | None:

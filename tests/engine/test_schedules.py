@@ -21,7 +21,7 @@ from devkit.clock import in_virtual_time
 from devkit.entries.entries import raw_entry
 from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeExactRoute, FakeQueue, FakeRoute, FakeStore, Fate, Verdict
-from engine.runs import a_topic, a_worker, drained, running
+from engine.runs import START_S, a_topic, a_worker, drained, running
 from remora.codec.topic import DEAD_LETTER_TOPIC
 from remora.config import DeliverySettings
 from remora.engine.claims import move
@@ -39,7 +39,6 @@ from remora.model.record import Record
 from remora.model.shard import Shard
 from remora.ports.endpoint import Batch
 
-START_S = 1_700_000_000.0
 TROUBLE_S = 90.0
 KEYS = 4
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import pytest
 
 from devkit.processes.daemon import Ended
+from remora import app
 from remora.cli import main
+from remora.config import load
+from remora.ports.store import ShardStore
 
+T = TypeVar("T")
 Run = Callable[..., Ended]
 
 
@@ -36,6 +42,16 @@ def remora(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[b
         return Ended(int(end.value.code or 0), out, err.decode())
 
     return run
+
+
+def in_store(config: Path, work: Callable[[ShardStore], Awaitable[T]]) -> T:
+    """Do something in the store that the commands look into."""
+
+    async def run() -> T:
+        async with app.store_of(load(config), make=True) as store:
+            return await work(store)
+
+    return asyncio.run(run())
 
 
 @pytest.fixture

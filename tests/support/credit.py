@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from random import Random
 
 from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
@@ -57,3 +59,12 @@ class Host:
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
             self.shaper.tick()
+
+    @asynccontextmanager
+    async def dealing(self) -> AsyncIterator[None]:
+        """It ticks by itself for as long as the block runs."""
+        ticking = asyncio.ensure_future(self.shaper.run())
+        try:
+            yield
+        finally:
+            ticking.cancel()

@@ -16,6 +16,16 @@ from remora_pipeline.replay.job_telemetry import JobTelemetry, LandingState
 NOW_NS = 1_795_227_938_000_000_000
 
 
+class Clock:
+    """A clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def exercise(telemetry: Telemetry) -> None:  # noqa: PLR0915 - a line for each event that there is
     """Report every kind of event once."""
     telemetry.started("0.1.0", "remora.toml", 2)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,21 +13,18 @@ from hypothesis import strategies as st
 
 from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import Ended, write_config
-from remora import app
 from remora.cli.apply_topics import TopicChange, carry_out, plan
 from remora.cli.attributes import differences
 from remora.cli.declared import Declared
 from remora.codec.topic import parse_args
-from remora.config import load
 from remora.model.exits import Exit
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.store import ShardStore
-from support.commands import Run, config, remora
+from support.commands import Run, config, in_store, remora
 
 __all__ = ["config", "remora"]
 
-T = TypeVar("T")
 Apply = Callable[..., Ended]
 
 
@@ -43,14 +39,6 @@ def apply(remora: Run, config: Path, tmp_path: Path) -> Apply:
         return remora("topic", "apply", "-f", file, *options, "-c", config)
 
     return run
-
-
-def in_store(config: Path, work: Callable[[ShardStore], Awaitable[T]]) -> T:
-    async def run() -> T:
-        async with app.store_of(load(config), make=True) as store:
-            return await work(store)
-
-    return asyncio.run(run())
 
 
 def own(config: Path) -> dict[str, Topic]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,11 +18,9 @@ from hypothesis import strategies as st
 
 from devkit.entries.entries import raw_entry
 from devkit.processes.daemon import write_config
-from remora import app
 from remora.cli.attributes import ARGUMENTS, DEFAULTS, Given, differences, without
 from remora.cli.rows import AmbiguousTopic, Row, UnknownTopic, pick
 from remora.codec.topic import DELIVERY, has_literal_keys, join_args, parse_args
-from remora.config import load
 from remora.endpoints.amqp import target as amqp
 from remora.endpoints.http import target as http
 from remora.endpoints.kafka import target as kafka
@@ -32,11 +29,10 @@ from remora.model.exits import Exit
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Delivery, Target, Topic
 from remora.ports.store import ShardStore
-from support.commands import Run, config, remora
+from support.commands import Run, config, in_store, remora
 
 __all__ = ["config", "remora"]
 
-T = TypeVar("T")
 
 ENDPOINT = "kafka://broker:9092"
 SECRET = "p&ss=w+rd %41"
@@ -51,16 +47,6 @@ def topic(remora: Run, config: Path, tmp_path: Path) -> Callable[..., Any]:
         return remora("topic", *words, "-c", config, stdin=stdin)
 
     return run
-
-
-def in_store(config: Path, work: Callable[[ShardStore], Awaitable[T]]) -> T:
-    """Do something in the store that the commands look into."""
-
-    async def run() -> T:
-        async with app.store_of(load(config), make=True) as store:
-            return await work(store)
-
-    return asyncio.run(run())
 
 
 def fill(config: Path, shard: Shard, *keys: str) -> None:

@@ -12,17 +12,7 @@ from devkit.processes.programs import program
 from devkit.readers.samples import sample_value
 from remora.codec import speedups
 from remora.metrics import Telemetry
-from support.telemetry import NOW_NS, exercise
-
-
-class Clock:
-    """A clock that moves when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.telemetry import NOW_NS, Clock, exercise
 
 
 @pytest.fixture

@@ -17,16 +17,7 @@ from hypothesis import strategies as st
 from remora.config import LogSettings
 from remora.metrics import Telemetry, configure_logging
 from remora.metrics.logs import JsonFormatter, Repeats, TextFormatter, redacted
-
-
-class Clock:
-    """A clock that moves when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.telemetry import Clock
 
 
 @pytest.fixture(autouse=True)
