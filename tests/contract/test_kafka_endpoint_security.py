@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 import signal
 import socket
@@ -28,11 +27,11 @@ from remora.config import KafkaSettings, Settings
 from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.shard import Origin as ShardOrigin
-from remora.model.shard import Shard
 from remora.model.topic import Target, Topic
 from support.kafka_sender import (
+    ANYWHERE,
     INCARNATION,
-    PATIENT,
+    OWN_SHARD,
     ShardSender,
     Watcher,
     make_records,
@@ -42,14 +41,6 @@ from support.kafka_sender import (
 )
 
 pytestmark = pytest.mark.kafka
-
-SHARD = Shard(f"shard-{os.getpid()}")
-"""Its transactions are this process's: others may share the broker."""
-
-
-ANYWHERE = replace(PATIENT, ca_directories="/", client_files="/")
-"""A test's files lie in temporary directories."""
-
 
 WRONG = "wr0ng-pa55word"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -73,7 +64,7 @@ async def deliver(uri: str, args: str, topic: str, settings: KafkaSettings = ANY
     async with (
         asyncio.timeout(PATIENT_S),
         KafkaEndpoint(settings) as endpoint,
-        endpoint.route(SHARD, INCARNATION, Target(uri, args, topic)) as route,
+        endpoint.route(OWN_SHARD, INCARNATION, Target(uri, args, topic)) as route,
     ):
         await push_all(route, make_records(0, 10))
 
@@ -82,7 +73,7 @@ async def refusal(uri: str, args: str, settings: KafkaSettings | None = None) ->
     """Why a target is misconfigured."""
     async with KafkaEndpoint(settings or ANYWHERE) as endpoint, asyncio.timeout(PATIENT_S):
         with pytest.raises(EndpointMisconfigured) as caught:
-            async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "events")):
+            async with endpoint.route(OWN_SHARD, INCARNATION, Target(uri, args, "events")):
                 pass
     return str(caught.value)
 
@@ -143,7 +134,7 @@ async def test_client_certificate(kafka: Kafka) -> None:
     target = Target(f"kafka://{kafka.env['mutual_ssl_bootstrap']}", client(kafka), topic)
 
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
-        await push_in_both_modes(endpoint, SHARD, target, records)
+        await push_in_both_modes(endpoint, OWN_SHARD, target, records)
 
     assert verdict(await read_topic(kafka.address, topic), records) == (set(), 0, [])
 
@@ -176,7 +167,7 @@ async def test_replaced_client_certificate(kafka: Kafka, tmp_path: Path) -> None
         for who in ("stranger", "client"):
             renew(who)
             with pytest.raises(EndpointMisconfigured) if who == "stranger" else nullcontext():
-                async with endpoint.route(SHARD, INCARNATION, target) as route:
+                async with endpoint.route(OWN_SHARD, INCARNATION, target) as route:
                     await push_all(route, make_records(0, 10))
 
     assert watcher.opened == 1
@@ -308,7 +299,7 @@ def test_silent_tls_on_uvloop(tmp_path: Path) -> None:
         async def reach() -> None:
             async with KafkaEndpoint(replace(ANYWHERE, connect_timeout_s=2.0)) as endpoint:
                 with pytest.raises(EndpointUnavailable, match="no answer in time"):
-                    async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "t")):
+                    async with endpoint.route(OWN_SHARD, INCARNATION, Target(uri, args, "t")):
                         pass
 
         try:
@@ -335,14 +326,14 @@ async def test_replaced_authority(kafka: Kafka, tmp_path: Path) -> None:
     shutil.copy(kafka.env["ca"], ca)
     target = Target(f"kafka://{kafka.env['ssl_bootstrap']}", f"use-ssl=true&ca-location={ca}", topic)
     async with KafkaEndpoint(ANYWHERE, watcher) as endpoint:
-        async with endpoint.route(SHARD, INCARNATION, target) as route:
+        async with endpoint.route(OWN_SHARD, INCARNATION, target) as route:
             await push_all(route, make_records(0, 10))
         shutil.copy(kafka.env["other_ca"], ca)
         with pytest.raises(EndpointMisconfigured, match="not trusted"):
-            async with endpoint.route(SHARD, INCARNATION, target):
+            async with endpoint.route(OWN_SHARD, INCARNATION, target):
                 pass
         shutil.copy(kafka.env["ca"], ca)
-        async with endpoint.route(SHARD, INCARNATION, target) as route:
+        async with endpoint.route(OWN_SHARD, INCARNATION, target) as route:
             await push_all(route, make_records(0, 10))
 
     assert watcher.opened == 1
@@ -355,13 +346,13 @@ async def test_password_does_not_leak_to_another_topic(kafka: Kafka) -> None:
     uri = f"kafka://{kafka.env['sasl_plaintext_bootstrap']}"
     async with (
         KafkaEndpoint(ANYWHERE, watcher) as endpoint,
-        endpoint.route(SHARD, INCARNATION, Target(uri, login(kafka), topic)) as route,
+        endpoint.route(OWN_SHARD, INCARNATION, Target(uri, login(kafka), topic)) as route,
     ):
         with pytest.raises(EndpointMisconfigured, match="refused user"):
-            async with endpoint.route(SHARD, INCARNATION, Target(uri, login(kafka, password=WRONG), topic)):
+            async with endpoint.route(OWN_SHARD, INCARNATION, Target(uri, login(kafka, password=WRONG), topic)):
                 pass
         with pytest.raises(EndpointMisconfigured, match="asks for user-name"):
-            async with endpoint.route(SHARD, INCARNATION, Target(uri, "", topic)):
+            async with endpoint.route(OWN_SHARD, INCARNATION, Target(uri, "", topic)):
                 pass
         await push_all(route, make_records(0, 10))
 
@@ -401,14 +392,14 @@ async def test_permissions(strict_kafka: Kafka) -> None:
     allow = ("--add", "--allow-principal", f"User:{strict_kafka.env['user']}", "--topic")
     async with KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         with pytest.raises(EndpointMisconfigured, match="may write to no topic of this cluster"):
-            async with endpoint.route(SHARD, INCARNATION, target):
+            async with endpoint.route(OWN_SHARD, INCARNATION, target):
                 pass
         await strict_kafka.tool("AclCommand", *allow, another, "--operation", "Write")
         with pytest.raises(EndpointMisconfigured, match=f"topic {topic} at .* may not write to this topic"):
-            async with endpoint.route(SHARD, INCARNATION, target):
+            async with endpoint.route(OWN_SHARD, INCARNATION, target):
                 pass
         await strict_kafka.tool("AclCommand", *allow, topic, "--operation", "Describe")
-        async with endpoint.route(SHARD, INCARNATION, target) as route:
+        async with endpoint.route(OWN_SHARD, INCARNATION, target) as route:
             with pytest.raises(EndpointMisconfigured, match="may not write to this topic"):
                 await push_all(route, make_records(0, 10))
         assert await written(target) == ("write", False)
@@ -433,7 +424,7 @@ def test_frozen_tls_broker_on_uvloop(strict_kafka: Kafka) -> None:
         target = Target(uri, f"{login(strict_kafka)}&{tls(strict_kafka)}", topic)
         await strict_kafka.tool("AclCommand", "--add", "--allow-principal", "User:*", "--topic", topic)
         async with KafkaEndpoint(ANYWHERE) as endpoint:
-            async with endpoint.route(SHARD, INCARNATION, target) as route:
+            async with endpoint.route(OWN_SHARD, INCARNATION, target) as route:
                 await push_all(route, make_records(0, 10))
             strict_kafka.stop(how=signal.SIGSTOP)
 
@@ -453,7 +444,7 @@ async def test_nobody_listens() -> None:
         asyncio.timeout(PATIENT_S),
     ):
         with pytest.raises(EndpointUnavailable, match=r"127.0.0.1:1: .*refused"):
-            async with endpoint.route(SHARD, INCARNATION, Target("kafka://127.0.0.1:1", "", "t")):
+            async with endpoint.route(OWN_SHARD, INCARNATION, Target("kafka://127.0.0.1:1", "", "t")):
                 pass
 
 
@@ -463,7 +454,7 @@ async def test_nobody_answers() -> None:
         target = Target(f"kafka://127.0.0.1:{mute.getsockname()[1]}", "", "t")
         async with KafkaEndpoint(KafkaSettings(connect_timeout_s=0.5)) as endpoint, asyncio.timeout(PATIENT_S):
             with pytest.raises(EndpointUnavailable, match="no answer in time"):
-                async with endpoint.route(SHARD, INCARNATION, target):
+                async with endpoint.route(OWN_SHARD, INCARNATION, target):
                     pass
 
 
@@ -471,7 +462,7 @@ async def test_unknown_host() -> None:
     """A host name that does not resolve is transient and named."""
     async with KafkaEndpoint(ANYWHERE) as endpoint, asyncio.timeout(PATIENT_S):
         with pytest.raises(EndpointUnavailable, match=r"no-such-host\.invalid:9092"):
-            async with endpoint.route(SHARD, INCARNATION, Target("kafka://no-such-host.invalid", "", "t")):
+            async with endpoint.route(OWN_SHARD, INCARNATION, Target("kafka://no-such-host.invalid", "", "t")):
                 pass
 
 
@@ -488,5 +479,5 @@ async def test_not_kafka() -> None:
         async with KafkaEndpoint(KafkaSettings(connect_timeout_s=2)) as endpoint, asyncio.timeout(PATIENT_S):
             for args in ("", "use-ssl=true"):
                 with pytest.raises((EndpointUnavailable, EndpointMisconfigured)):
-                    async with endpoint.route(SHARD, INCARNATION, Target(uri, args, "t")):
+                    async with endpoint.route(OWN_SHARD, INCARNATION, Target(uri, args, "t")):
                         pass

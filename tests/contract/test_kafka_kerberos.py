@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import secrets
 import shutil
@@ -25,7 +24,9 @@ from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.shard import Shard
 from remora.model.topic import Target
 from support.kafka_sender import (
+    ANYWHERE,
     INCARNATION,
+    OWN_SHARD,
     PATIENT,
     ExactSender,
     ShardSender,
@@ -37,13 +38,6 @@ from support.kafka_sender import (
 )
 
 pytestmark = pytest.mark.kafka
-
-SHARD = Shard(f"shard-{os.getpid()}")
-"""Its transactions are this process's: others may share the broker."""
-
-
-ANYWHERE = replace(PATIENT, ca_directories="/", client_files="/")
-"""A test's files lie in temporary directories."""
 
 
 @pytest.fixture
@@ -67,7 +61,7 @@ async def deliver(meant: Target, settings: KafkaSettings = ANYWHERE) -> None:
     async with (
         asyncio.timeout(PATIENT_S),
         KafkaEndpoint(settings) as endpoint,
-        endpoint.route(SHARD, INCARNATION, meant) as route,
+        endpoint.route(OWN_SHARD, INCARNATION, meant) as route,
     ):
         await push_all(route, make_records(0, 10))
 
@@ -76,7 +70,7 @@ async def refusal(meant: Target, settings: KafkaSettings = ANYWHERE) -> str:
     """Why a target is misconfigured."""
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(settings) as endpoint:
         with pytest.raises(EndpointMisconfigured) as caught:
-            async with endpoint.route(SHARD, INCARNATION, meant):
+            async with endpoint.route(OWN_SHARD, INCARNATION, meant):
                 pass
     return str(caught.value)
 
@@ -102,7 +96,7 @@ async def test_both_modes(realm: Kafka, listener: str) -> None:
 
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         assert endpoint.check(meant) == []
-        await push_in_both_modes(endpoint, SHARD, meant, records)
+        await push_in_both_modes(endpoint, OWN_SHARD, meant, records)
         assert await endpoint.up(meant) == {"1"}
 
     assert verdict(await read_committed(realm.address, topic), records) == (set(), 0, [])
@@ -129,7 +123,7 @@ async def test_replaced_keytab(realm: Kafka, tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE, watcher) as endpoint:
         for who in ("remora", "brief", "remora"):
             shutil.copy(realm.env[f"{who}_keytab"], keytab)
-            async with endpoint.route(SHARD, INCARNATION, meant) as route:
+            async with endpoint.route(OWN_SHARD, INCARNATION, meant) as route:
                 await push_all(route, make_records(0, 10))
 
     assert watcher.opened == 2
@@ -166,12 +160,12 @@ async def test_wrong_key(realm: Kafka) -> None:
     topic = await create_topic(realm.address)
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         with pytest.raises(EndpointMisconfigured, match="Kerberos: the KDC refuses the keytab's key"):
-            async with endpoint.route(SHARD, INCARNATION, target(realm, topic, "stale")):
+            async with endpoint.route(OWN_SHARD, INCARNATION, target(realm, topic, "stale")):
                 pass
         with pytest.raises(EndpointMisconfigured, match="Kerberos: the KDC refuses the keytab's key"):
-            async with endpoint.exact(SHARD, INCARNATION, target(realm, topic, "stale")):
+            async with endpoint.exact(OWN_SHARD, INCARNATION, target(realm, topic, "stale")):
                 pass
-        async with endpoint.route(SHARD, INCARNATION, target(realm, topic)) as route:
+        async with endpoint.route(OWN_SHARD, INCARNATION, target(realm, topic)) as route:
             await push_all(route, make_records(0, 10))
 
     assert len(await read_topic(realm.address, topic)) == 10
@@ -237,10 +231,10 @@ async def test_kdc_is_away(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(ANYWHERE) as endpoint:
         kdc.stop()
         with pytest.raises(EndpointUnavailable, match=f"Cannot contact any KDC for realm '{kafka.env['realm']}'"):
-            async with endpoint.route(SHARD, INCARNATION, meant):
+            async with endpoint.route(OWN_SHARD, INCARNATION, meant):
                 pass
         await kdc.start()
-        async with endpoint.route(SHARD, INCARNATION, meant) as route:
+        async with endpoint.route(OWN_SHARD, INCARNATION, meant) as route:
             await push_all(route, make_records(0, 10))
 
     assert len(await read_topic(kafka.address, topic)) == 10
@@ -261,7 +255,7 @@ async def test_kdc_is_silent(kafka: Kafka, kdc: Kdc, tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(patient) as endpoint:
         waiting = [asyncio.create_task(wait(endpoint, number)) for number in range(8)]
         await until(lambda: bool(threads()), "a thread asks the KDC")
-        async with endpoint.route(SHARD, INCARNATION, Target(f"kafka://{kafka.address}", "", topic)) as route:
+        async with endpoint.route(OWN_SHARD, INCARNATION, Target(f"kafka://{kafka.address}", "", topic)) as route:
             await push_all(route, make_records(0, 10))
         assert not any(each.done() for each in waiting)
         for each in waiting:

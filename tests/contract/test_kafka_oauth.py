@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,10 +19,10 @@ from devkit.waits import PATIENT_S, until
 from remora.config import KafkaSettings
 from remora.endpoints.kafka import KafkaEndpoint, bearer
 from remora.model.errors import EndpointMisconfigured
-from remora.model.shard import Shard
 from remora.model.topic import Target
 from support.kafka_sender import (
     INCARNATION,
+    OWN_SHARD,
     PATIENT,
     ShardSender,
     make_records,
@@ -33,9 +32,6 @@ from support.kafka_sender import (
 )
 
 pytestmark = pytest.mark.kafka
-
-SHARD = Shard(f"shard-{os.getpid()}")
-"""Its transactions are this process's: others may share the broker."""
 
 SECRET = "never-shown-secret"
 
@@ -78,7 +74,7 @@ async def test_both_modes_share_one_token(
     meant = target(kafka, own, tokens, topic)
 
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(settings_for(tokens)) as endpoint:
-        await push_in_both_modes(endpoint, SHARD, meant, records)
+        await push_in_both_modes(endpoint, OWN_SHARD, meant, records)
         assert await endpoint.up(meant) == {"1"}
 
     assert verdict(await read_committed(kafka.address, topic), records) == (set(), 0, [])
@@ -100,7 +96,7 @@ async def test_a_token_that_the_broker_refuses(
         endpoint._desks._chance = lambda: 1e9  # the pause is the longest one
         for mode in (endpoint.route, endpoint.exact, endpoint.route):
             with pytest.raises(EndpointMisconfigured, match=r"the broker refuses the token \(invalid_token\)"):
-                async with mode(SHARD, INCARNATION, meant):
+                async with mode(OWN_SHARD, INCARNATION, meant):
                     pass
 
     assert len(tokens.asked) == 1
@@ -116,7 +112,7 @@ async def test_a_port_without_tokens(kafka: Kafka, own: Certificate, tokens: Tok
         for listener, reason in expected.items():
             meant = replace(target(kafka, own, tokens, "t"), uri=f"kafka://{kafka.env[listener]}")
             with pytest.raises(EndpointMisconfigured, match=reason):
-                async with endpoint.route(SHARD, INCARNATION, meant):
+                async with endpoint.route(OWN_SHARD, INCARNATION, meant):
                     pass
 
 
@@ -125,7 +121,7 @@ async def test_a_topic_without_a_token_is_told(kafka: Kafka, own: Certificate, t
     meant = Target(f"kafka://{kafka.env['oauth_bootstrap']}", "", "t")
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(PATIENT) as endpoint:
         with pytest.raises(EndpointMisconfigured, match="mechanism OAUTHBEARER"):
-            async with endpoint.route(SHARD, INCARNATION, meant):
+            async with endpoint.route(OWN_SHARD, INCARNATION, meant):
                 pass
 
 
@@ -149,8 +145,8 @@ async def test_sessions_are_renewed(
     async with (
         asyncio.timeout(PATIENT_S),
         KafkaEndpoint(settings_for(tokens)) as endpoint,
-        endpoint.route(SHARD, INCARNATION, target(kafka, own, tokens, often, "oauth_brief")) as route,
-        endpoint.exact(SHARD, INCARNATION, target(kafka, own, tokens, exactly, "oauth_brief")) as exact,
+        endpoint.route(OWN_SHARD, INCARNATION, target(kafka, own, tokens, often, "oauth_brief")) as route,
+        endpoint.exact(OWN_SHARD, INCARNATION, target(kafka, own, tokens, exactly, "oauth_brief")) as exact,
     ):
         while len(renewed) < 6 or len(tokens.asked) < 3:
             part = records[count : count + 10]
@@ -171,7 +167,7 @@ async def test_a_token_server_is_away(kafka: Kafka, own: Certificate, tokens: To
     topic, records = await create_topic(kafka.address), make_records(0, 1_000_000)
     meant, count = target(kafka, own, tokens, topic, "oauth_brief"), 10
     async with asyncio.timeout(PATIENT_S), KafkaEndpoint(settings_for(tokens)) as endpoint:
-        sender = ShardSender(endpoint, SHARD.queue, meant)
+        sender = ShardSender(endpoint, OWN_SHARD.queue, meant)
         await sender.send(records[:count])
         tokens.script = lambda _: answer(503, b"")
         while not is_refused(sender):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +25,12 @@ INCARNATION = "inc"
 
 PATIENT = KafkaSettings(delivery_timeout_s=60, connect_timeout_s=30, transaction_timeout_s=90)
 """Where nothing is to time out, however busy the machine is."""
+
+ANYWHERE = replace(PATIENT, ca_directories="/", client_files="/")
+"""A test's files lie in temporary directories."""
+
+OWN_SHARD = Shard(f"shard-{os.getpid()}")
+"""Its transactions are this process's: others may share the broker."""
 
 
 class Watcher:
