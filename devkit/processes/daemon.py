@@ -359,6 +359,14 @@ class Daemon:
             looked_at = time.monotonic()
         return answer
 
+    async def until_logged(self, text: str) -> None:
+        """Return when the log has this."""
+
+        async def is_there() -> bool:
+            return text in self.logged()
+
+        await self.until(is_there, f"{text!r} in the log")
+
     async def _answers(self, path: str, *codes: int) -> bool:
         """Whether a path answers with one of these codes; not, if nobody listens or the daemon ends meanwhile."""
         try:

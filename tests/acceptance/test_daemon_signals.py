@@ -17,7 +17,7 @@ import pytest
 
 from devkit.clusters.kafka import Kafka
 from devkit.entries.queues import Queues, a_topic, calm, delivers, quick
-from devkit.processes.daemon import Daemon, running_daemon
+from devkit.processes.daemon import running_daemon
 from devkit.receivers.receiver import receiving
 from remora.model.exits import Exit
 from remora.model.shard import Shard
@@ -114,15 +114,6 @@ async def test_frozen_daemon_feeds_no_watchdog(queues: Queues, manager: Manager,
         await manager.listen("WATCHDOG=1")
 
 
-async def logs(daemon: Daemon, text: str) -> None:
-    """Return when the log has this."""
-
-    async def there() -> bool:
-        return text in daemon.logged()
-
-    await daemon.until(there, f"{text!r} in the log")
-
-
 @pytest.mark.kafka
 async def test_reload(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
     """A reload uses what may change, names what needs a restart, and refuses a broken file as a whole."""
@@ -134,16 +125,16 @@ async def test_reload(queues: Queues, kafka: Kafka, tmp_path: Path) -> None:
 
         daemon.rewrite(log={"level": "debug"}, kafka={"compression": "zstd"})
         daemon.send(signal.SIGHUP)
-        await logs(daemon, "config_reloaded")
+        await daemon.until_logged("config_reloaded")
 
         assert "changed=log.level" in daemon.logged()
-        await logs(daemon, "options=kafka.compression")
+        await daemon.until_logged("options=kafka.compression")
         await queues.fill(topic, 10, start=10)
-        await logs(daemon, " DEBUG ")
+        await daemon.until_logged(" DEBUG ")
 
         daemon.rewrite(log={"level": "error"}, ownership={"lease": "a while"})
         daemon.send(signal.SIGHUP)
-        await logs(daemon, "config_refused")
+        await daemon.until_logged("config_refused")
 
         assert "ownership.lease" in daemon.logged()
         await queues.fill(topic, 10, start=20)
@@ -217,7 +208,7 @@ async def test_reload_while_ceph_is_away(queues: Queues, tmp_path: Path) -> None
         await daemon.until(says_why, "a reason")
         assert (await daemon.status())["store"]["connected"] is False
         daemon.send(signal.SIGHUP)
-        await logs(daemon, "config_reloaded")
+        await daemon.until_logged("config_reloaded")
 
         started = time.monotonic()
         assert await daemon.stop() == Exit.OK

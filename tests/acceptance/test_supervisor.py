@@ -98,15 +98,6 @@ async def holds_all(daemon: Daemon, *, but: int = 0) -> dict[str, int]:
     return found
 
 
-async def logs(daemon: Daemon, text: str) -> None:
-    """Return when the log has this."""
-
-    async def there() -> bool:
-        return text in daemon.logged()
-
-    await daemon.until(there, f"{text!r} in the log")
-
-
 def address_space(pid: int) -> int:
     """How many bytes of it a process has."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * mmap.PAGESIZE
@@ -168,7 +159,7 @@ async def test_a_worker_without_memory_ends_and_is_replaced(folder: Path) -> Non
         size = address_space(starved)
         resource.prlimit(starved, resource.RLIMIT_AS, (size, size))
 
-        await logs(daemon, f'pid={starved} reason="it could not allocate memory, and said why"')
+        await daemon.until_logged(f'pid={starved} reason="it could not allocate memory, and said why"')
         await gone([starved])
         await daemon.until(lambda: whole(daemon), "two workers")
         await holds_all(daemon, but=starved)
@@ -265,7 +256,7 @@ async def test_a_worker_that_cannot_be_started_for_a_moment_is_started_later(
         victim, other = (await daemon.workers()).values()
         with away(program) if why == "interpreter" else no_descriptors(daemon.pid):
             os.kill(victim, signal.SIGKILL)
-            await logs(daemon, "worker_not_started")
+            await daemon.until_logged("worker_not_started")
 
         await daemon.until(lambda: whole(daemon), "two workers")
         assert other in (await daemon.workers()).values()
@@ -408,7 +399,7 @@ async def test_a_ready_worker_that_is_killed_during_the_start_is_replaced(folder
         async with frozen(slow):
             await daemon.until(quick_is_ready, "a worker that is ready")
             os.kill(quick, signal.SIGKILL)
-            await logs(daemon, "worker_ended")
+            await daemon.until_logged("worker_ended")
 
         await start
         assert {quick, slow} & set((await daemon.workers()).values()) == {slow}
@@ -436,7 +427,7 @@ async def test_a_worker_that_does_not_finish_is_counted(folder: Path) -> None:
         victim = (await daemon.workers())[1]
         async with frozen(victim):
             daemon.send(signal.SIGTERM)
-            await logs(daemon, "draining")
+            await daemon.until_logged("draining")
             daemon.send(signal.SIGTERM)
 
             assert await daemon.ended() == Exit.DRAIN_TIMEOUT
@@ -478,8 +469,8 @@ async def test_a_reload_reaches_all_workers_and_their_successors(folder: Path) -
     async with serving(folder) as daemon:
         daemon.rewrite(log={"level": "debug"}, supervisor={"workers": 3})
         daemon.send(signal.SIGHUP)
-        await logs(daemon, "config_reloaded")
-        await logs(daemon, "options=supervisor.workers")
+        await daemon.until_logged("config_reloaded")
+        await daemon.until_logged("options=supervisor.workers")
 
         async def has_reached_workers() -> bool:
             await publish(daemon, "t", "a", "b", "c")
@@ -489,7 +480,7 @@ async def test_a_reload_reaches_all_workers_and_their_successors(folder: Path) -
 
         for number, pid in (await daemon.workers()).items():
             os.kill(pid, signal.SIGKILL)
-            await logs(daemon, f"worker process ended and is replaced number={number} pid={pid}")
+            await daemon.until_logged(f"worker process ended and is replaced number={number} pid={pid}")
 
         await daemon.until(lambda: whole(daemon), "a successor")
         said = daemon.logged().count("DEBUG ingested")
@@ -541,7 +532,7 @@ async def test_a_drain_that_takes_too_long_says_what_is_left(folder: Path) -> No
         assert "1 worker does not answer after 5 s" in done.err
         await daemon.until(lambda: gave_all(daemon), "a drain")
         os.kill(victim, signal.SIGKILL)
-        await logs(daemon, "worker_ended")
+        await daemon.until_logged("worker_ended")
         await daemon.until(lambda: whole(daemon), "a successor")
         assert await holders(daemon) == {}, "a successor takes nothing either"
 
