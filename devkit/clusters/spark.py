@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,14 +21,19 @@ from remora_pipeline.replay.session import JARS, ONCE
 QUICK_JVM = os.environ.get("SPARK_SUBMIT_OPTS") or "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Options of a JVM that lives for seconds."""
 
-_SETTINGS = ONCE | {
+_SMALL_JOBS = {
     # Compiling a query takes a third of the processor time that a query of 60 rows does.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
+}
+
+_SETTINGS = {
+    **ONCE,
+    **_SMALL_JOBS,
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -73,6 +79,21 @@ def _asking_once(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
         return found
 
     return known
+
+
+def of_a_small_job(**more: str) -> dict[str, str]:
+    """The environment of a process that runs a job of a few hundred rows in a Spark of its own; `more` are settings.
+
+    What the job itself sets stays.
+    """
+    settings = _SMALL_JOBS | more
+    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    return os.environ | {
+        JARS: str(Path(connector_jars()[0]).parent),
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*words, "pyspark-shell"]),
+        "PYSPARK_PYTHON": sys.executable,
+    }
 
 
 def connector_jars() -> list[str]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,22 +16,13 @@ from typing import TypeVar
 import pyspark
 import pytest
 
-from devkit.clusters.spark import QUICK_JVM, connector_jars
+from devkit.clusters.spark import QUICK_JVM, of_a_small_job
 from devkit.processes.programs import program
 
 _HOME = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
 _WORKER = re.compile(r"Registering worker (\S+)")
 _DEADLINE_S = 600
-
-_SMALL_JOBS = {
-    "spark.executor.extraJavaOptions": QUICK_JVM,
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-}
-"""What suits drivers and executors of a few hundred rows, where a job does not say otherwise."""
 
 T = TypeVar("T")
 
@@ -50,16 +39,12 @@ class SparkCluster:
 def running_spark_cluster(folder: Path) -> Iterator[SparkCluster]:
     """Two workers of one core each, removed afterwards; what they wrote and said is in the folder."""
     program("java", "openjdk-17-jre-headless")
-    env = os.environ | {
+    env = of_a_small_job(**{"spark.executor.extraJavaOptions": QUICK_JVM}) | {
         "SPARK_HOME": str(_HOME),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
-        "SPARK_SUBMIT_OPTS": QUICK_JVM,
-        "PYSPARK_SUBMIT_ARGS": shlex.join([*_settings(), "pyspark-shell"]),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
-        "PYSPARK_PYTHON": sys.executable,
-        "REMORA_SPARK_JARS": str(Path(connector_jars()[0]).parent),
     }
     with contextlib.ExitStack() as stack:
         said = folder / "master.log"
@@ -80,10 +65,6 @@ def running_spark_cluster(folder: Path) -> Iterator[SparkCluster]:
             stack.enter_context(_daemon(log, env, "worker.Worker", address, *options))
         _until(lambda: len(set(_WORKER.findall(said.read_text()))) == 2 or None, "two workers register", said)
         yield SparkCluster(address, env)
-
-
-def _settings() -> list[str]:
-    return [word for key, value in _SMALL_JOBS.items() for word in ("--conf", f"{key}={value}")]
 
 
 @contextlib.contextmanager

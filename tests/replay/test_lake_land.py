@@ -23,7 +23,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from devkit.clusters.kafka import Kafka, create_topic, read_topic, settled
-from devkit.clusters.spark import QUICK_JVM, connector_jars
+from devkit.clusters.spark import of_a_small_job
 from devkit.waits import until
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.kafka_source import KafkaSource
@@ -149,12 +149,11 @@ async def test_killed_again_and_again(kafka: Kafka, spark: SparkSession, tmp_pat
     command = [sys.executable, "-m", "remora", "pipeline", "land", "--bootstrap", kafka.address, "--topic", topic]
     command += ["--table", "iceberg", "--catalog", address.uri, "--warehouse", str(address.warehouse)]
     command += ["--trigger", "10ms", "--batch", "16", "--master", "local[2]"]
-    env = os.environ | {"REMORA_SPARK_JARS": str(Path(connector_jars()[0]).parent), "SPARK_SUBMIT_OPTS": QUICK_JVM}
     for attempt in range(int(os.environ.get("LANDING_TEST_KILLS", "10"))):
         await fill(kafka, topic, range(sent, sent + 200))
         sent += 200
         said = tmp_path / f"said-{attempt}"
-        process = started(command, env, said)
+        process = started(command, of_a_small_job(), said)
         wanted = landed_in(table(tmp_path, "events")).batch + draw.randrange(1, 4)
         try:
             await until(partial(is_time, process, said, tmp_path, wanted, sent), said.read_text, within_s=3600)

@@ -23,7 +23,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from pyspark.sql import SparkSession
 
 from devkit.clusters.kafka import Kafka, admin, create_topic, delete_topic, grow_topic, read_topic, settled
-from devkit.clusters.spark import QUICK_JVM, connector_jars
+from devkit.clusters.spark import of_a_small_job
 from devkit.clusters.topics import TopicNotMade
 from devkit.waits import until
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
@@ -264,12 +264,7 @@ class Landing:
         command += ["--out", str(out), "--trigger", "10ms", "--batch", "16", "--master", "local[2]"]
         with said.open("wb") as log:
             self._process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                env=os.environ
-                | {"REMORA_SPARK_JARS": str(Path(connector_jars()[0]).parent), "SPARK_SUBMIT_OPTS": QUICK_JVM},
-                start_new_session=True,
+                command, stdout=log, stderr=log, env=of_a_small_job(), start_new_session=True
             )
 
     def is_running(self) -> bool:
