@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from pathlib import Path
@@ -196,13 +195,6 @@ def varint(data: bytes, place: int) -> tuple[int, int]:
         value |= (data[place] & 0x7F) << shift
         place, shift = place + 1, shift + 7
     return value | data[place] << shift, place + 1
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the name of a socket."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -36,13 +35,6 @@ def settings_of(folder: Path, **meters: MeterSettings) -> Settings:
         shaping=shaping(*([scope] if meters else [])),
         supervisor=SupervisorSettings(run_directory=str(folder)),
     )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A run directory with a short name."""
-    with tempfile.TemporaryDirectory(prefix="remora-") as name:
-        yield Path(name)
 
 
 @dataclass
