@@ -8,6 +8,7 @@ the others from running, and is told in the end.
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 import time
@@ -56,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What `scripts/bench all` understands."""
     parser.add_argument("--out", type=Path, default=ROOT / "bench-results", help="folder (default: bench-results)")
     parser.add_argument("--only", metavar="NAME", choices=sorted(RUNS), action="append", help="can be repeated")
+    parser.add_argument("--more", default="", metavar="OPTIONS", help="for each of them, behind its own")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for name in options.only or RUNS:
             print(f"== {name}", flush=True)
             began = time.monotonic()
-            if not _ran(RUNS[name], name, options):
+            if not _ran([*RUNS[name], *shlex.split(options.more)], name, options):
                 failed.append(name)
             took[name] = round(time.monotonic() - began, 1)
     print("   ".join(f"{name} {seconds:.0f} s" for name, seconds in took.items()))

@@ -35,9 +35,6 @@ PARTITIONS = 11
 BATCH = 100
 CONNECTIONS = 8
 RECORD_BYTES = 900
-REST_S = 5.0
-"""So long nothing happens before memory is looked at."""
-
 READY_S = 60.0
 DRAIN_S = 300.0
 KEPT = {"retention.bytes": str(64 << 20), "segment.bytes": str(16 << 20), "file.delete.delay.ms": "1000"}
@@ -62,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="starts of an idle daemon (default: 3)")
     parser.add_argument("--workers", type=int, default=2, help="processes beside the supervisor (default: 2)")
     parser.add_argument("--shards", type=int, default=11, help="of the topic (default: 11)")
+    parser.add_argument("--rest", type=float, default=5, help="seconds before each look at memory (default: 5)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -83,7 +81,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 async def _idle(options: argparse.Namespace, folder: Path) -> Footprint:
     embedded = _embedded(options, folder)
     with programs.remora_on(embedded) as process:
-        return await _at_rest("idle, no topic", 0, embedded, process.pid, options.workers)
+        return await _at_rest("idle, no topic", 0, embedded, process.pid, options)
 
 
 async def _through(clusters: Clusters, options: argparse.Namespace, folder: Path) -> Sequence[Footprint]:
@@ -110,7 +108,7 @@ async def _through(clusters: Clusters, options: argparse.Namespace, folder: Path
                     await arrived(address, [name], PARTITIONS, sent, DRAIN_S)
                     rate = (sent - before) / (time.monotonic() - began)
                     what = f"at rest, after {rate:,.0f} events/s"
-                    steps.append(await _at_rest(what, sent, embedded, process.pid, options.workers))
+                    steps.append(await _at_rest(what, sent, embedded, process.pid, options))
     names = ("rss_bytes", "pss_bytes", "own_pss_bytes")
     grown = [getattr(steps[-1], name) - getattr(steps[1], name) for name in names]
     print(
@@ -126,14 +124,14 @@ def _embedded(options: argparse.Namespace, folder: Path) -> Embedded:
     return Embedded(folder, queue_bytes=1 << 30, ingest=f"127.0.0.1:{free_port()}", more=more)
 
 
-async def _at_rest(what: str, events: int, embedded: Embedded, pid: int, workers: int) -> Footprint:
+async def _at_rest(what: str, events: int, embedded: Embedded, pid: int, options: argparse.Namespace) -> Footprint:
     """The memory of a daemon a while after all of its workers are ready and nothing happens."""
     deadline = time.monotonic() + READY_S
-    while embedded.log.read_text().count(" worker_ready: ") < workers:
+    while embedded.log.read_text().count(" worker_ready: ") < options.workers:
         if time.monotonic() > deadline:
-            raise BenchError(f"{workers} workers are not ready {READY_S:.0f} s after the start")
+            raise BenchError(f"{options.workers} workers are not ready {READY_S:.0f} s after the start")
         await asyncio.sleep(0.1)
-    await asyncio.sleep(REST_S)
+    await asyncio.sleep(options.rest)
     rss_bytes, peak_rss_bytes = memory_bytes(pid)
     pss_bytes, own_pss_bytes = proportional_bytes(pid)
     found = Footprint(what, events, rss_bytes, pss_bytes, own_pss_bytes, peak_rss_bytes)

@@ -124,7 +124,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--rounds",
         type=int,
         default=3,
-        help="of each checkout with --beside, or load with --notifications (default: 3)",
+        help="of each checkout with --beside, or load with --notifications, with five looks at a cost (default: 3)",
     )
     parser.add_argument(
         "--half", action="store_true",

@@ -12,6 +12,8 @@ before that it has sent the whole file to another topic, by which Java has compi
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -39,10 +41,12 @@ POLLED = 10_000
 KEPT_IN = ("config", "offset", "status")
 """What a worker keeps in topics of Kafka."""
 
-JAVA = (
-    "-Xms256M", "-Xmx2G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+HEAP = ("-Xms256M", "-Xmx2G")
+PERFORMANCE = (
+    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
 )  # fmt: skip
+"""As Kafka's own scripts start a worker, which take others from the same variable of the environment."""
 
 
 class KafkaConnect:
@@ -104,7 +108,8 @@ class KafkaConnect:
         file = folder / "worker.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         main = "org.apache.kafka.connect.cli.ConnectDistributed"
-        argv = ["java", *JAVA, "-cp", f"{self._jars}/*", main, str(file)]
+        performance = shlex.split(os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "")) or PERFORMANCE
+        argv = ["java", *HEAP, *performance, "-cp", f"{self._jars}/*", main, str(file)]
         async with kafka_topics(errand.address, list(kept.values()), 1, {"cleanup.policy": "compact"}):
             yield _Cluster(argv, f"http://127.0.0.1:{port}", folder / "worker.log")
 

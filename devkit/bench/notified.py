@@ -39,8 +39,8 @@ from remora.servers.ingest.distribution import Matching, copies_for
 from remora.servers.ingest.matches import RequestMatcher
 from remora.servers.tokens import ANYBODY
 
-ROUNDS = 15
-"""Each cost is the least of so many, which what else the host does disturbs least."""
+LOOKS = 5
+"""Each cost is the least of so many times `--rounds`, which what else the host does disturbs least."""
 
 FILES = 16
 """How many files the embedded store has."""
@@ -97,7 +97,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             for number in range(options.notifications)
         ]
         for batch in (options.batch, 1):
-            cost = costs[f"{kind}, {batch}"] = _cost(notifications, _body(batch, options.payload), batch)
+            body, looks = _body(batch, options.payload), LOOKS * options.rounds
+            cost = costs[f"{kind}, {batch}"] = _cost(notifications, body, batch, looks)
             what = f"batches of {batch}" if batch > 1 else "single events"
             print(
                 f"{kind:24} {what:15} by name {cost.by_name_us:6.2f} us an event, without a topic "
@@ -114,7 +115,7 @@ def _body(batch: int, record_bytes: int) -> bytes:
     return b"\n".join(line.replace(_KEY, b"photos/%02d/" % (number % 100)) for number, line in enumerate(lines))
 
 
-def _cost(notifications: Sequence[Notification], body: bytes, batch: int) -> Cost:
+def _cost(notifications: Sequence[Notification], body: bytes, batch: int, looks: int) -> Cost:
     topic, matcher = own_topic("t", NOBODY, 11), RequestMatcher(notifications)
 
     def encoded(target: Topic = NO_TARGET) -> list[EventPart]:
@@ -137,14 +138,15 @@ def _cost(notifications: Sequence[Notification], body: bytes, batch: int) -> Cos
     taken = encoded()
     if matched(taken).unmatched:
         raise BenchError("an event matches no notification")
-    named, without, matching = _least_us([by_name, distributed, lambda: matched(taken)], max(200, 20_000 // batch))
+    works = [by_name, distributed, lambda: matched(taken)]
+    named, without, matching = _least_us(works, max(200, 20_000 // batch), looks)
     return Cost(named / batch, (without - named) / batch, matching / batch)
 
 
-def _least_us(works: Sequence[Callable[[], object]], times: int) -> list[float]:
+def _least_us(works: Sequence[Callable[[], object]], times: int, looks: int) -> list[float]:
     """The least processor time of each, in microseconds, in turns."""
     found = [float("inf")] * len(works)
-    for _ in range(ROUNDS):
+    for _ in range(looks):
         for number, work in enumerate(works):
             began = time.process_time()
             for _ in range(times):
