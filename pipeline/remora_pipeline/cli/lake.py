@@ -16,8 +16,20 @@ _catalog = click.option(
     metavar="URI",
     help="Catalog of Iceberg tables: https://HOST/... (REST), jdbc:postgresql://HOST/DATABASE or jdbc:sqlite:FILE.",
 )
+
+
+def _named(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if not all(value.split(".")):
+        raise click.BadParameter(f"{value!r}: expected a name, or names that dots join")
+    return value
+
+
 _namespace = click.option(
-    "--namespace", default="remora", show_default=True, help="The tables' namespace in the catalog; one for each topic."
+    "--namespace",
+    default="remora",
+    show_default=True,
+    callback=_named,
+    help="The tables' namespace in the catalog; one for each topic.",
 )
 _warehouse = click.option(
     "--warehouse",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +19,18 @@ _EXTRA = frozenset({
 })  # fmt: skip
 
 
+@contextmanager
+def _missing_package_named() -> Iterator[None]:
+    """Say what to install, where a package of the pipeline's is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        package = (exc.name or "").partition(".")[0]
+        if package not in _EXTRA:
+            raise
+        raise click.ClickException(f"{package} is missing; install it with: pip install remorad-pipeline") from exc
+
+
 class SparkCommands(CommandGroup):
     """Commands by name, each as `module:name` within this package. Without Spark they say what to install."""
 
@@ -27,7 +40,7 @@ class SparkCommands(CommandGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what the file system refuses is one line with the file's name, and SIGTERM ends it by one."""
-        with ended_by_sigterm(), named_by_path("a file"):
+        with ended_by_sigterm(), named_by_path("a file"), _missing_package_named():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -39,11 +52,6 @@ class SparkCommands(CommandGroup):
         if cmd_name not in self._modules:
             return None
         module, _, name = self._modules[cmd_name].partition(":")
-        try:
+        with _missing_package_named():
             command: click.Command = getattr(import_module(f"remora_pipeline.cli.{module}"), name)
-        except ModuleNotFoundError as exc:
-            package = (exc.name or "").partition(".")[0]
-            if package not in _EXTRA:
-                raise
-            raise click.ClickException(f"{package} is missing; install it with: pip install remorad-pipeline") from exc
         return command

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
+    CommitFailedException,
     NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
     NoSuchTableError,
+    NotInstalledError,
     RESTError,
     TableAlreadyExistsError,
 )
@@ -20,7 +25,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from requests.exceptions import ConnectionError as NotConnected
 from requests.exceptions import InvalidURL, RequestException, Timeout
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 
@@ -35,6 +41,24 @@ _MAGIC = b"SQLite format 3\0"
 _FORM = "remora.table"
 """The table's property that says which table of remora's it is."""
 
+_GROUPS = ("auth", "ssl")
+"""Settings that are groups of others, which a file of one setting a line cannot say."""
+
+_TOLD = (
+    RequestException, RESTError, SQLAlchemyError, NotInstalledError, NotImplementedError, NoSuchNamespaceError,
+    CommitFailedException, OSError, ValueError, ImportError,
+)  # fmt: skip
+"""What catalogs and stores of files raise, as far as it is not our fault."""
+
+_NO_URL = "the address is no URL"
+_PACKAGES = {"psycopg2": "psycopg2-binary"}
+"""What to install for a module that is called otherwise."""
+
+_STRANGE = re.compile(r"RESTError ([0-9]+): (?:Received unexpected|Could not decode)", re.IGNORECASE)
+"""What pyiceberg says of an answer that is none of a REST catalog's, with its status."""
+
+_NO_WAREHOUSE = "No default path is set"
+
 
 @dataclass(frozen=True)
 class LakeAddress:
@@ -47,14 +71,25 @@ class LakeAddress:
 
     def connected(self, *, makes: bool = True) -> Catalog:
         """The catalog. Raises ReplayRefused for an address of no known form, for a file that is no database of SQLite,
-        and for one that is not there unless this `makes` it.
+        and for one that is not there unless this `makes` it; ReplayError for a package that the catalog needs and that
+        is not installed, and for a server that is no catalog.
         """
         known = dict(self.properties) | ({"warehouse": self.warehouse} if self.warehouse else {})
         name = known.pop("catalog-name", "remora")
         with told_as(self.uri):
+            address = _address(self.uri)
+            for group in _GROUPS:
+                if group in known:
+                    raise ReplayRefused(f"{group}: is a group of settings, which a file of single ones cannot have")
             if self.uri.startswith(_SQLITE):
                 _check_file(self.uri, makes=makes)
-            return load_catalog(name, **(known | _address(self.uri)))
+            try:
+                return load_catalog(name, **(known | address))
+            except (AttributeError, TypeError) as exc:
+                if address["type"] != "rest":
+                    raise
+                # pyiceberg takes what the server says of its settings for tables, whatever it is.
+                raise ReplayError(f"{without_credentials(self.uri)}: {_not_of_a_catalog(_OTHER_JSON)}") from exc
 
     def named(self, table: str) -> str:
         """A table of the namespace, as catalogs name it."""
@@ -66,7 +101,12 @@ def _address(uri: str) -> dict[str, str]:
     if scheme in ("http", "https"):
         return {"type": "rest", "uri": uri}
     if uri.startswith("jdbc:postgresql://"):
-        return {"type": "sql", "uri": f"postgresql+{rest.replace('postgresql:', 'psycopg2:', 1)}"}
+        found = f"postgresql+{rest.replace('postgresql:', 'psycopg2:', 1)}"
+        try:
+            make_url(found)
+        except (ArgumentError, ValueError) as exc:  # whose texts may have a part of a password
+            raise ReplayRefused(f"{without_credentials(uri)}: {_NO_URL}") from exc
+        return {"type": "sql", "uri": found}
     if uri.startswith(_SQLITE):
         return {"type": "sql", "uri": f"sqlite:///{uri.removeprefix(_SQLITE)}"}
     if scheme in ("file", "hdfs", "s3", "s3a") or uri.startswith("/"):
@@ -77,7 +117,12 @@ def _address(uri: str) -> dict[str, str]:
 
 def _check_file(uri: str, *, makes: bool) -> None:
     """SQLite takes a short file of somebody else's for an empty database, and overwrites it."""
-    file = Path(uri.removeprefix(_SQLITE))
+    path = uri.removeprefix(_SQLITE)
+    file = Path(path)
+    if path in ("", ":memory:") or "?" in path:
+        raise ReplayRefused(f"{uri}: names no file, whose name is without a question mark")
+    if file.is_dir():
+        raise ReplayRefused(f"{uri}: is a folder, and must be a file")
     if not file.exists():
         if not makes:
             raise ReplayRefused(f"{uri}: there is no such file; a landing makes it")
@@ -94,15 +139,46 @@ def told_as(what: str) -> Iterator[None]:
         yield
     except ReplayError:
         raise
-    except (RequestException, RESTError, SQLAlchemyError, OSError, ValueError, ImportError) as exc:
-        cause = getattr(exc, "orig", None) or exc  # SQLAlchemy's own texts have the statement with its values
-        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-        why = lines[0][:300] if lines else type(exc).__name__
-        if isinstance(exc, NotConnected | Timeout):
-            why = f"the catalog cannot be reached: {_innermost(exc)}"
-        elif isinstance(exc, InvalidURL):  # whose text may have a part of a password
-            why = "the address is no URL"
-        raise ReplayError(f"{without_credentials(what)}: {why}") from exc
+    except _TOLD as exc:
+        raise ReplayError(f"{without_credentials(what)}: {_why(what, exc)}") from exc
+
+
+def _why(what: str, exc: Exception) -> str:
+    """The cause, in one line."""
+    if isinstance(exc, NotConnected | Timeout):
+        return f"the catalog cannot be reached: {_innermost(exc)}"
+    if isinstance(exc, InvalidURL):  # whose text may have a part of a password
+        return _NO_URL
+    if isinstance(exc, ImportError | NotInstalledError):
+        return _lacking(exc)
+    if isinstance(exc, ValidationError) and what.startswith(_HTTP):
+        is_json = exc.errors(include_url=False, include_input=False)[0]["type"] != "json_invalid"
+        return _not_of_a_catalog(_OTHER_JSON if is_json else "it is no JSON")
+    cause = getattr(exc, "orig", None) or exc  # SQLAlchemy's own texts have the statement with its values
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    said = lines[0][:300] if lines else type(exc).__name__
+    if isinstance(exc, RESTError) and (strange := _STRANGE.match(said)):
+        return _not_of_a_catalog(f"it has status {strange[1]}")
+    if said.startswith(_NO_WAREHOUSE):
+        return "the catalog does not know where tables lie: say it with --warehouse"
+    return said
+
+
+_HTTP = ("http:", "https:")
+_OTHER_JSON = "it is JSON of another form"
+
+
+def _not_of_a_catalog(why: str) -> str:
+    return f"the answer is not a REST catalog's: {why}"
+
+
+def _lacking(exc: Exception) -> str:
+    """Which package is missing, and how it is installed."""
+    cause = exc.__cause__ if isinstance(exc.__cause__, ImportError) else exc
+    package = (getattr(cause, "name", None) or "").partition(".")[0]
+    if package and isinstance(cause, ModuleNotFoundError):
+        return f"{package} is missing; install it with: pip install {_PACKAGES.get(package, package)}"
+    return (str(cause).splitlines() or [type(cause).__name__])[0]
 
 
 def without_credentials(uri: str) -> str:
