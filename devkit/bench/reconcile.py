@@ -24,7 +24,8 @@ from devkit.processes.processes import memory_bytes
 from remora_pipeline.replay.paths import location
 from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
 from remora_pipeline.replay.pipeline.directory import LandedDirectory, Staged
-from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, reconcile
+from remora_pipeline.replay.pipeline.reconcile import reconcile
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan
 from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora_pipeline.replay.pipeline.spark import writing
 from remora_pipeline.replay.session import session

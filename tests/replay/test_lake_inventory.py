@@ -16,7 +16,8 @@ from remora_pipeline.replay.pipeline.iceberg.commits import FileChange, LandedOf
 from remora_pipeline.replay.pipeline.iceberg.inventory import LakeInventory, take_in_lake
 from remora_pipeline.replay.pipeline.iceberg.renewal import part_of
 from remora_pipeline.replay.pipeline.iceberg.tables import KEY_PARTS
-from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconcile import plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan
 from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
 from replay.lakes import event, files, lake, rows, table
 from replay.test_pipeline_inventory import DELETE, MARKER, PUT, START, sequencer

@@ -16,7 +16,7 @@ from remora_pipeline.replay.pipeline.directory import LandedDirectory
 from remora_pipeline.replay.pipeline.iceberg import inventory as lake_inventory
 from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append
 from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
-from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan
 from remora_pipeline.replay.session import AGAIN, ONCE
 from replay.lakes import event, files, lake, table
 from replay.prepared import Wanted, prepare

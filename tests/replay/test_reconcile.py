@@ -25,7 +25,8 @@ from remora_pipeline.replay.pipeline.findings import FINDING
 from remora_pipeline.replay.pipeline.frames import current_objects
 from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
 from remora_pipeline.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
-from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconcile import plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan
 from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
 from remora_pipeline.replay.pipeline.records import events as events_of
 from replay.test_pipeline_inventory import DELETE, MARKER, PUT, START, Told, land, landed

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
-from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, reconcile
+from remora_pipeline.replay.pipeline.reconcile import reconcile
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan
 
 pytestmark = pytest.mark.spark
 

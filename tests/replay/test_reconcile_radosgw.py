@@ -18,7 +18,8 @@ from devkit.clusters.s3 import Zone, fresh
 from remora_pipeline.replay.pipeline.directory import LandedDirectory
 from remora_pipeline.replay.pipeline.emit import Emission, EmitProgress, emit, sequencer_of
 from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
-from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconcile import plan_emission, reconcile
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan
 from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
 from remora_pipeline.replay.pipeline.s3_objects import looking, s3_reader
 from remora_pipeline.replay.run.targets.s3 import Gateway

@@ -16,19 +16,10 @@ _catalog = click.option(
     metavar="URI",
     help="Catalog of Iceberg tables: https://HOST/... (REST), jdbc:postgresql://HOST/DATABASE or jdbc:sqlite:FILE.",
 )
-
-
-def _named(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    if not all(value.split(".")):
-        raise click.BadParameter(f"{value!r}: expected a name, or names that dots join")
-    return value
-
-
 _namespace = click.option(
     "--namespace",
     default="remora",
     show_default=True,
-    callback=_named,
     help="The tables' namespace in the catalog; one for each topic.",
 )
 _warehouse = click.option(
@@ -66,6 +57,8 @@ def catalog_options(function: Callable[..., Any]) -> Callable[..., Any]:
         catalog_config: Path | None,
         **kwargs: Any,
     ) -> Any:
+        if not all(namespace.split(".")):
+            raise click.UsageError(f"--namespace {namespace!r}: expected a name, or names that dots join")
         lake = None
         if catalog is not None:
             from remora_pipeline.replay.pipeline.iceberg.catalog import (

@@ -14,6 +14,7 @@ from remora.cli.output import print_json, print_line
 from remora.cli.steps import told
 from remora.model.words import several
 from remora_pipeline.cli.lake import lake_options
+from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.pipeline.directory import LandedDirectory
 from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
 from remora_pipeline.replay.spark_stages import running_stage
@@ -99,7 +100,9 @@ def _take_in_lake(asked: _InventoryOptions, lake: LakeAddress) -> None:
     if asked.landed or asked.out or asked.buckets:
         raise click.UsageError("LANDED, --out and --bucket are for folders; with --catalog all is in its tables")
     if asked.is_dry:
-        _, landed = journal(lake)
+        table, landed = journal(lake)
+        if table is None or table.current_snapshot() is None:
+            raise ReplayRefused(f"{lake.named('events')}: nothing has landed there")
         what = f"would read the events of {lake.named('events')} up to batch {landed.batch}; {landed.events:,} in all"
         print_line(f"{lake.named('inventory')}: {what}")
         return

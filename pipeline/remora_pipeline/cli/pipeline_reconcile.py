@@ -33,10 +33,12 @@ from remora.model.exits import Exit
 from remora.model.words import several
 from remora_pipeline.cli.lake import catalog_options
 from remora_pipeline.replay.pipeline.emit import Emission, EmitProgress, emit
-from remora_pipeline.replay.pipeline.reconcile import ReconcilePlan, plan_emission
+from remora_pipeline.replay.pipeline.reconcile import plan_emission
 from remora_pipeline.replay.pipeline.reconcile import reconcile as run
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan
 from remora_pipeline.replay.pipeline.reconciled_page import sentence
 from remora_pipeline.replay.pipeline.reconciliation import Reconcile, ReconciledDirectory
+from remora_pipeline.replay.run.targets.ingest import IngestAddress, check_ingest
 from remora_pipeline.replay.run.targets.s3 import Gateway
 from remora_pipeline.replay.spark_stages import running_stage
 
@@ -155,9 +157,13 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
         listing = plan.listing or plan.manifest or asked.s3
         print_line(f"{bucket}: would compare {events} with the listing of {listing}, into {plan.out}")
         return
+    token = asked.token_file.read_text().strip() if asked.token_file else ""
+    server = IngestAddress(asked.ingest, token, str(asked.ca_file) if asked.ca_file else None)
     with told(far=running_stage) as tell:
+        if asked.topic:
+            _ask_before_sending(plan, server, asked.topic)
         found = run(plan, master=asked.master, tell=tell)
-        sent = _sent(plan, found, asked, tell) if asked.topic else None
+        sent = _sent(plan, found, asked, server, tell) if asked.topic else None
     _report(found, sent, asked)
     if (not found.is_clean and sent is None) or (sent is not None and sent.refused):
         sys.exit(Exit.DIFFERS)
@@ -194,17 +200,31 @@ def _gateway(url: str, region: str) -> Gateway:
     return Gateway(url, region, access, secret, os.environ.get("AWS_SESSION_TOKEN", ""))
 
 
-def _sent(plan: ReconcilePlan, found: Reconcile, asked: _ReconcileOptions, tell: Callable[[str], None]) -> EmitProgress:
+def _ask_before_sending(plan: ReconcilePlan, server: IngestAddress, topic: str) -> None:
+    """Raise ReplayRefused where no event could be sent: before hours go into finding out which."""
+    from remora_pipeline.replay.pipeline.s3_objects import see_bucket  # its libraries take a second to load
+
+    assert plan.gateway is not None, "--emit needs --s3"
+    see_bucket(plan.gateway, plan.bucket)
+    asyncio.run(check_ingest(server, topic))
+
+
+def _sent(
+    plan: ReconcilePlan,
+    found: Reconcile,
+    asked: _ReconcileOptions,
+    server: IngestAddress,
+    tell: Callable[[str], None],
+) -> EmitProgress:
     from remora_pipeline.replay.pipeline.s3_objects import looking, s3_reader  # its libraries take a second to load
 
     plan_emission(plan.out, lake=plan.lake, master=asked.master)
     gateway = plan.gateway
     assert gateway is not None, "--emit needs --s3"
-    token = asked.token_file.read_text().strip() if asked.token_file else ""
 
     async def send() -> EmitProgress:
-        ca_file = str(asked.ca_file) if asked.ca_file else None
-        async with IngestClient(asked.ingest, token=token, ca_file=ca_file) as client, s3_reader(gateway, 16) as s3:
+        to = IngestClient(server.address, token=server.token, ca_file=server.ca_file)
+        async with to as client, s3_reader(gateway, 16) as s3:
             look = looking(s3, gateway, found.bucket)
             emission = Emission(asked.topic or "", asked.rate)
             return await emit(ReconciledDirectory(plan.out), client, look, emission, tell)

@@ -27,6 +27,7 @@ _NAMES = {
 """What columns are called, in small letters: by us, by S3's API and by S3 Inventory."""
 
 _NEEDED = ("key", "size", "last_modified")
+_FORMATS = ("CSV", "ORC", "Parquet")
 _AHEAD = timedelta(days=1)
 """By how much clocks may differ."""
 
@@ -41,17 +42,28 @@ class Manifest(NamedTuple):
     made_us: int
 
 
-def listed_in_file(spark: SparkSession, path: Path) -> DataFrame:
-    """A listing in a file or folder: Parquet, CSV with a head, or JSON lines, by its name; also compressed."""
+def form_of(path: Path) -> str:
+    """The form of a listing, by its name: csv, json or parquet. Raises ReplayRefused for any other."""
     name = path.name.removesuffix(".gz").removesuffix(".zst").removesuffix(".bz2")
     if name.endswith(".csv"):
-        found = spark.read.option("header", "true").option("mode", "FAILFAST").option("escape", '"').csv(pattern(path))
-    elif name.endswith((".json", ".ndjson", ".jsonl")):
-        found = spark.read.option("mode", "FAILFAST").json(pattern(path))
-    elif name.endswith(".parquet") or path.is_dir():
-        found = spark.read.parquet(pattern(path))
-    else:
-        raise ReplayRefused(f"{path}: is not .parquet, .csv, .json, .ndjson or .jsonl, nor a folder of Parquet")
+        return "csv"
+    if name.endswith((".json", ".ndjson", ".jsonl")):
+        return "json"
+    if name.endswith(".parquet") or path.is_dir():
+        return "parquet"
+    raise ReplayRefused(f"{path}: is not .parquet, .csv, .json, .ndjson or .jsonl, nor a folder of Parquet")
+
+
+def listed_in_file(spark: SparkSession, path: Path) -> DataFrame:
+    """A listing in a file or folder: Parquet, CSV with a head, or JSON lines, by its name; also compressed."""
+    match form_of(path):
+        case "csv":
+            reader = spark.read.option("header", "true").option("mode", "FAILFAST").option("escape", '"')
+            found = reader.csv(pattern(path))
+        case "json":
+            found = spark.read.option("mode", "FAILFAST").json(pattern(path))
+        case _:
+            found = spark.read.parquet(pattern(path))
     return _current(found, str(path), is_encoded=False)
 
 
@@ -66,10 +78,8 @@ def listed_in_inventory(spark: SparkSession, path: Path, manifest: Manifest) -> 
             found = spark.read.schema(columns).option("escape", '"').option("mode", "FAILFAST").csv(files)
         case "Parquet":
             found = spark.read.parquet(*files)
-        case "ORC":
+        case _:
             found = spark.read.orc(files)
-        case other:
-            raise ReplayRefused(f"{path}: fileFormat is {other}, not CSV, ORC or Parquet")
     if found.columns and "bucket" in {name.lower() for name in found.columns}:
         found = found.where(F.col("bucket") == manifest.bucket)
     return _current(found, str(path), is_encoded=manifest.format == "CSV")
@@ -85,6 +95,8 @@ def manifest_of(path: Path) -> Manifest:
         bucket = str(told["sourceBucket"])
     except (ValueError, KeyError, TypeError) as exc:
         raise ReplayRefused(f"{path}: is no manifest of S3 Inventory: {exc!r}") from exc
+    if kind not in _FORMATS:
+        raise ReplayRefused(f"{path}: fileFormat is {kind}, not CSV, ORC or Parquet")
     columns = tuple(name.strip() for name in schema.split(",")) if kind == "CSV" else ()
     return Manifest(bucket, kind, columns, files, int(made.timestamp() * 1_000_000))
 

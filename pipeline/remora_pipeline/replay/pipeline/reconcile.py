@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,16 @@ from remora_pipeline.replay.pipeline.findings import (
     with_last_events,
 )
 from remora_pipeline.replay.pipeline.labels import label
-from remora_pipeline.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
+from remora_pipeline.replay.pipeline.listing import listed_in_file, listed_in_inventory
+from remora_pipeline.replay.pipeline.reconcile_plan import (
+    ReconcilePlan,
+    ask_first,
+    inventory_of,
+    is_listed,
+    listed_at_us,
+    manifest_for,
+    refuse_what_is_to_come,
+)
 from remora_pipeline.replay.pipeline.reconciled_page import page_of
 from remora_pipeline.replay.pipeline.reconciliation import (
     MOST_EXAMPLES,
@@ -46,7 +54,6 @@ from remora_pipeline.replay.pipeline.reconciliation import (
     ReconciledDirectory,
     ReconcileFinding,
 )
-from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora_pipeline.replay.pipeline.spark import writing
 from remora_pipeline.replay.run.targets.s3 import Gateway
 from remora_pipeline.replay.session import session
@@ -56,29 +63,6 @@ if TYPE_CHECKING:
 
 SETTINGS: Mapping[str, str] = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "64"}
 """Of a session of its own: tables of any size are joined, so their parts are put together by what they have."""
-
-
-@dataclass(frozen=True)
-class ReconcilePlan:
-    """What to compare. Events are known by an `inventory` or by the tables of a `lake`; without both it is a backfill,
-    and every object is missing.
-
-    One of `gateway`, `listing` and `manifest` tells what is in the bucket; with several, a file goes before S3, which
-    is then only looked at before events are sent. `landed` is the landing, where the inventory does not name it.
-    """
-
-    bucket: str
-    out: Path
-    inventory: Path | None
-    lake: LakeAddress | None = None
-    landed: Path | None = None
-    tenant: str = ""
-    gateway: Gateway | None = None
-    listing: Path | None = None
-    manifest: Path | None = None
-    listed_at_us: int | None = None
-    grace_s: float = 300.0
-    memory: str = "2g"
 
 
 @dataclass(frozen=True)
@@ -107,7 +91,8 @@ def reconcile(
 ) -> Reconcile:
     """Compare, and leave findings, summary and page in the plan's folder; what was found before is returned as it is.
 
-    Raises ReplayRefused for inputs that do not belong together, and a folder that is somebody else's.
+    Raises ReplayRefused for inputs that do not belong together, and a folder that is somebody else's: what shows in a
+    moment before Spark is started.
     """
     directory = ReconciledDirectory(plan.out)
     if (made := directory.made()) is not None:
@@ -117,6 +102,7 @@ def reconcile(
     directory.refuse_others()
     with named_by_path(plan.out):
         plan.out.mkdir(parents=True, exist_ok=True)
+        ask_first(plan, directory)
         with (
             session("pipeline reconcile", master=master, memory=plan.memory, settings=SETTINGS) as spark,
             writing(spark),
@@ -135,16 +121,12 @@ def plan_emission(out: Path, *, lake: LakeAddress | None = None, master: str | N
     plan = directory.emit / "plan.json"
     if plan.exists():
         return
-    if lake is None and (not found.landing or _landing_of(found).commit().whole == found.batch):
-        write(plan, Planned(is_whole=True, batch=found.batch))
-        return
-    with session("pipeline reconcile", master=master, settings=SETTINGS) as spark, writing(spark):
-        events, batch = _events_by_now(spark, found, lake)
-        if batch < found.batch:
-            raise ReplayRefused(
-                f"{out}: events up to batch {found.batch} were compared, and {batch} is the last one now"
-            )
-        if batch > found.batch:
+    batch = _batch_by_now(found, lake)
+    if batch < found.batch:
+        raise ReplayRefused(f"{out}: events up to batch {found.batch} were compared, and {batch} is the last one now")
+    if batch > found.batch:
+        with session("pipeline reconcile", master=master, settings=SETTINGS) as spark, writing(spark):
+            events, batch = _events_by_now(spark, found, lake)
             findings = spark.read.schema(FINDING).parquet(pattern(directory.findings))
             later = events.where(F.col("batch") > found.batch)
             left = findings.join(later.select("key"), on="key", how="left_anti").select(*FINDING.names)
@@ -157,9 +139,7 @@ def _compared(
 ) -> Reconcile:
     tell("listing")
     listed = _listed(spark, plan, directory)
-    if listed.begun_us / 1e6 > time.time() + plan.grace_s:  # clocks may differ
-        at = f"{datetime.fromtimestamp(listed.begun_us / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        raise ReplayRefused(f"{listed.source}: was listed at {at}, which is yet to come: --listed-at")
+    refuse_what_is_to_come(listed.source, listed.begun_us, plan.grace_s)
     if (left_s := listed.ended_us / 1e6 + plan.grace_s - time.time()) > 0:
         tell(f"waiting {left_s:.0f} s, the rest of the grace, so that events of what was listed have landed")
         time.sleep(left_s)
@@ -235,19 +215,16 @@ def _told(size: object, etag: object, version: object, at: object, name: object 
 
 def _listed(spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirectory) -> _Listed:
     if plan.manifest is not None:
-        manifest = manifest_of(plan.manifest)
-        if manifest.bucket != plan.bucket:
-            raise ReplayRefused(f"{plan.manifest}: is of bucket {manifest.bucket}, not of {plan.bucket}")
+        manifest = manifest_for(plan, plan.manifest)
         return _Listed(
             listed_in_inventory(spark, plan.manifest, manifest), str(plan.manifest), manifest.made_us, manifest.made_us
         )
     if plan.listing is not None:
-        at_us = plan.listed_at_us or plan.listing.stat().st_mtime_ns // 1000
+        at_us = listed_at_us(plan, plan.listing)
         return _Listed(listed_in_file(spark, plan.listing), str(plan.listing), at_us, at_us)
     assert plan.gateway is not None, "there is something that tells what is in the bucket"
-    listing = directory.listed() or _list(spark, plan, plan.gateway, directory)
-    if listing.bucket != plan.bucket:
-        raise ReplayRefused(f"{directory.path}: has a listing of bucket {listing.bucket}, not of {plan.bucket}")
+    kept = directory.listed() if is_listed(plan, directory) else None
+    listing = kept or _list(spark, plan, plan.gateway, directory)
     objects = spark.read.schema(LISTED).parquet(pattern(directory.listing))
     return _Listed(objects, listing.source, listing.begun_us, listing.ended_us)
 
@@ -262,6 +239,22 @@ def _list(spark: SparkSession, plan: ReconcilePlan, gateway: Gateway, directory:
     listing = Listing(plan.bucket, gateway.url, begun_us, time.time_ns() // 1000)
     directory.keep_listing(listing)
     return listing
+
+
+def _batch_by_now(found: Reconcile, lake: LakeAddress | None) -> int:
+    """Up to which batch the events of a reconcile's landing have landed by now. Raises ReplayRefused."""
+    if lake is not None:
+        # The libraries of these take a second to load.
+        from remora_pipeline.replay.pipeline.iceberg.catalog import told_as
+        from remora_pipeline.replay.pipeline.iceberg.commits import landed_in
+        from remora_pipeline.replay.pipeline.iceberg.known import tables_there
+
+        _, journal = tables_there(lake)
+        if str(journal.metadata.table_uuid) != found.landing:
+            raise ReplayRefused(f"{lake.named('events')}: is another landing than the one that was compared")
+        with told_as(lake.uri):
+            return landed_in(journal).batch
+    return _landing_of(found).commit().whole if found.landing else found.batch
 
 
 def _events_by_now(spark: SparkSession, found: Reconcile, lake: LakeAddress | None) -> tuple[DataFrame, int]:
@@ -297,12 +290,7 @@ def _known(spark: SparkSession, plan: ReconcilePlan) -> _KnownState:
         return _KnownState(objects, known.events, plan.lake.named("events"), known.landing, known.batch)
     if plan.inventory is None:
         return _KnownState(spark.createDataFrame([], OBJECT), spark.createDataFrame([], EVENT))
-    newest = InventoryDirectory(plan.inventory).newest()
-    if newest is None:
-        raise ReplayRefused(f"{plan.inventory}: there is no inventory in it (no current)")
-    if newest.buckets and plan.bucket not in newest.buckets:
-        raise ReplayRefused(f"{plan.inventory}: is of {', '.join(newest.buckets)} only, not of {plan.bucket}")
-    landed = LandedDirectory(_landed(plan, newest))
+    newest, landed = inventory_of(plan)
     is_ours = (F.col("bucket") == plan.bucket) & (F.col("tenant") == plan.tenant)
     is_its_folder = F.col("bucket_dir") == label(plan.bucket)
     snapshot = (plan.inventory / "current").resolve()  # a later one may be made meanwhile
@@ -324,14 +312,3 @@ def _events_of(spark: SparkSession, landed: LandedDirectory, bucket: str, tenant
     events = spark.read.schema(EVENT).parquet(pattern(landed.events))
     is_its = (F.col("bucket_dir") == label(bucket)) & (F.col("bucket") == bucket) & (F.col("tenant") == tenant)
     return events.where(is_its & (F.col("batch") <= batch)).select(*EVENT.names)
-
-
-def _landed(plan: ReconcilePlan, newest: Inventory) -> Path:
-    """The landing that an inventory was made of."""
-    path = plan.landed or (Path(newest.landed) if newest.landed else None)
-    if path is None:
-        raise ReplayRefused(f"{plan.inventory}: an older remora made it; name the landing that it is of with --landed")
-    found = read(LandedDirectory(path).landing, Landing)
-    if found.id != newest.landing:
-        raise ReplayRefused(f"{plan.inventory}: was made of another landing than {path}")
-    return path

@@ -33,6 +33,19 @@ def s3_reader(gateway: Gateway, connections: int = 4) -> AbstractAsyncContextMan
     return s3_client(gateway, connections, retries={"total_max_attempts": 8, "mode": "standard"})
 
 
+def see_bucket(gateway: Gateway, bucket: str) -> None:
+    """Raise ReplayRefused where S3 does not list a bucket."""
+
+    async def ask() -> None:
+        async with s3_client(gateway, 1, retries={"total_max_attempts": 2, "mode": "standard"}) as client:
+            await client.list_object_versions(Bucket=bucket, MaxKeys=1)
+
+    try:
+        asyncio.run(ask())
+    except (errors.ClientError, errors.BotoCoreError, ValueError) as exc:
+        raise ReplayRefused(f"bucket {bucket} at {gateway.url}: {exc}") from exc
+
+
 def listed_by_s3(spark: SparkSession, gateway: Gateway, bucket: str) -> DataFrame:
     """The current objects of a bucket. Raises ReplayRefused where S3 refuses it."""
     bounds = asyncio.run(_bounds(gateway, bucket))

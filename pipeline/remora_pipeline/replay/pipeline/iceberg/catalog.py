@@ -91,6 +91,10 @@ class LakeAddress:
                 # pyiceberg takes what the server says of its settings for tables, whatever it is.
                 raise ReplayError(f"{without_credentials(self.uri)}: {_not_of_a_catalog(_OTHER_JSON)}") from exc
 
+    def is_there(self) -> bool:
+        """Whether there may be a catalog at the address: false before the first landing into a file of SQLite."""
+        return not self.uri.startswith(_SQLITE) or Path(self.uri.removeprefix(_SQLITE)).exists()
+
     def named(self, table: str) -> str:
         """A table of the namespace, as catalogs name it."""
         return f"{self.namespace}.{table}"

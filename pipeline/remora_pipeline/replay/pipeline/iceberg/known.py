@@ -33,12 +33,18 @@ class BucketTables:
     inventoried: int
 
 
-def tables_of_bucket(spark: SparkSession, lake: LakeAddress, bucket: str, tenant: str) -> BucketTables:
-    """What is known of a bucket by now. Raises ReplayRefused where there is no inventory."""
+def tables_there(lake: LakeAddress) -> tuple[Table, Table]:
+    """The inventory and the journal. Raises ReplayRefused where there is none."""
     catalog = lake.connected(makes=False)
     inventory, journal = (existing(catalog, lake, name) for name in (INVENTORY, EVENTS))
     if inventory is None or journal is None:
         raise ReplayRefused(f"{lake.named(INVENTORY)}: there is none; `remora pipeline inventory` makes it")
+    return inventory, journal
+
+
+def tables_of_bucket(spark: SparkSession, lake: LakeAddress, bucket: str, tenant: str) -> BucketTables:
+    """What is known of a bucket by now. Raises ReplayRefused where there is no inventory."""
+    inventory, journal = tables_there(lake)
     with told_as(lake.uri):
         return BucketTables(
             _of_bucket(spark, inventory, OBJECT, bucket, tenant),

@@ -31,8 +31,11 @@ def lake_state(source: KafkaSource, lake: LakeAddress) -> LandingState:
 
 
 def journal(lake: LakeAddress) -> tuple[Table | None, LandedOffsets]:
-    """A lake's journal, where there is one, and what has landed in it. Raises ReplayError when no catalog answers."""
-    table = existing(lake.connected(), lake, EVENTS)
+    """A lake's journal, where there is one, and what has landed in it; makes nothing.
+
+    Raises ReplayError when no catalog answers.
+    """
+    table = existing(lake.connected(makes=False), lake, EVENTS) if lake.is_there() else None
     return table, LandedOffsets() if table is None else landed_in(table)
 
 

@@ -1,0 +1,112 @@
+"""What a reconcile is to compare, and what is wrong with that as far as it shows in a moment: before Spark starts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
+
+from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.layout import read
+from remora_pipeline.replay.pipeline.directory import LandedDirectory, Landing
+from remora_pipeline.replay.pipeline.listing import Manifest, form_of, manifest_of
+from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
+from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
+from remora_pipeline.replay.run.targets.s3 import Gateway
+
+if TYPE_CHECKING:
+    from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress
+
+
+@dataclass(frozen=True)
+class ReconcilePlan:
+    """What to compare. Events are known by an `inventory` or by the tables of a `lake`; without both it is a backfill,
+    and every object is missing.
+
+    One of `gateway`, `listing` and `manifest` tells what is in the bucket; with several, a file goes before S3, which
+    is then only looked at before events are sent. `landed` is the landing, where the inventory does not name it.
+    """
+
+    bucket: str
+    out: Path
+    inventory: Path | None
+    lake: LakeAddress | None = None
+    landed: Path | None = None
+    tenant: str = ""
+    gateway: Gateway | None = None
+    listing: Path | None = None
+    manifest: Path | None = None
+    listed_at_us: int | None = None
+    grace_s: float = 300.0
+    memory: str = "2g"
+
+
+def ask_first(plan: ReconcilePlan, directory: ReconciledDirectory) -> None:
+    """Raise ReplayError where the comparison cannot be made: the folder takes no file, the events or the listing are
+    not there or of another bucket, or S3 does not list it."""
+    with TemporaryFile(dir=plan.out):
+        pass
+    if plan.lake is not None:
+        from remora_pipeline.replay.pipeline.iceberg.known import tables_there  # its libraries take a second to load
+
+        tables_there(plan.lake)
+    elif plan.inventory is not None:
+        inventory_of(plan)
+    if plan.manifest is not None:
+        refuse_what_is_to_come(str(plan.manifest), manifest_for(plan, plan.manifest).made_us, plan.grace_s)
+    elif plan.listing is not None:
+        form_of(plan.listing)
+        refuse_what_is_to_come(str(plan.listing), listed_at_us(plan, plan.listing), plan.grace_s)
+    elif not is_listed(plan, directory):
+        from remora_pipeline.replay.pipeline.s3_objects import see_bucket  # its libraries take a second to load
+
+        assert plan.gateway is not None, "there is something that tells what is in the bucket"
+        see_bucket(plan.gateway, plan.bucket)
+
+
+def inventory_of(plan: ReconcilePlan) -> tuple[Inventory, LandedDirectory]:
+    """The newest inventory of a folder, and the landing that it was made of. Raises ReplayRefused."""
+    assert plan.inventory is not None, "the events are known by a folder"
+    newest = InventoryDirectory(plan.inventory).newest()
+    if newest is None:
+        raise ReplayRefused(f"{plan.inventory}: there is no inventory in it (no current)")
+    if newest.buckets and plan.bucket not in newest.buckets:
+        raise ReplayRefused(f"{plan.inventory}: is of {', '.join(newest.buckets)} only, not of {plan.bucket}")
+    path = plan.landed or (Path(newest.landed) if newest.landed else None)
+    if path is None:
+        raise ReplayRefused(f"{plan.inventory}: an older remora made it; name the landing that it is of with --landed")
+    landed = LandedDirectory(path)
+    if read(landed.landing, Landing).id != newest.landing:
+        raise ReplayRefused(f"{plan.inventory}: was made of another landing than {path}")
+    return newest, landed
+
+
+def manifest_for(plan: ReconcilePlan, path: Path) -> Manifest:
+    """The manifest of an S3 Inventory of the plan's bucket. Raises ReplayRefused."""
+    manifest = manifest_of(path)
+    if manifest.bucket != plan.bucket:
+        raise ReplayRefused(f"{path}: is of bucket {manifest.bucket}, not of {plan.bucket}")
+    return manifest
+
+
+def listed_at_us(plan: ReconcilePlan, listing: Path) -> int:
+    """When a file was listed: as somebody says, else by its age."""
+    return listing.stat().st_mtime_ns // 1000 if plan.listed_at_us is None else plan.listed_at_us
+
+
+def is_listed(plan: ReconcilePlan, directory: ReconciledDirectory) -> bool:
+    """Whether an earlier run has listed the bucket. Raises ReplayRefused where it has listed another one."""
+    listing = directory.listed()
+    if listing is not None and listing.bucket != plan.bucket:
+        raise ReplayRefused(f"{directory.path}: has a listing of bucket {listing.bucket}, not of {plan.bucket}")
+    return listing is not None
+
+
+def refuse_what_is_to_come(source: str, begun_us: int, grace_s: float) -> None:
+    """Raise ReplayRefused for a listing of the future; clocks may differ."""
+    if begun_us / 1e6 > time.time() + grace_s:
+        at = f"{datetime.fromtimestamp(begun_us / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        raise ReplayRefused(f"{source}: was listed at {at}, which is yet to come: --listed-at")
