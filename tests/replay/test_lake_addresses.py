@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -136,6 +137,14 @@ def test_a_catalog_that_does_not_know_where_tables_lie(tmp_path: Path) -> None:
 
     with pytest.raises(ReplayError, match=r"the catalog does not know where tables lie: say it with --warehouse$"):
         made(address.connected(), address, "events", TABLES["events"], {})
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b"])
+def test_a_warehouse_whose_files_would_lose_their_names_is_refused(tmp_path: Path, name: str) -> None:
+    """All files of its tables would be one file, named by what stands before the mark."""
+    address = replace(lake(tmp_path), warehouse=f"file://{tmp_path}/{name}")
+
+    assert said(address) == f"file://{tmp_path}/{name}: a warehouse is named without '#' and '?'"
 
 
 @pytest.mark.parametrize("namespace", ["", "a..b", ".a", "a."])

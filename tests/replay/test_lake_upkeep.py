@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.pipeline.iceberg import upkeep
 from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, commit, landed_in
+from remora_pipeline.replay.pipeline.iceberg.lag import newest_us
 from remora_pipeline.replay.pipeline.iceberg.upkeep import Upkeep, UpkeepPlan, compact, maintain
-from replay.lakes import event, files, lake, rows, table
+from replay.lakes import START, event, files, lake, rows, table
 
 
 def land(journal: Table, *offsets: int, bucket: str = "photos") -> None:
@@ -96,3 +101,84 @@ def test_where_there_are_no_tables(tmp_path: Path) -> None:
     with pytest.raises(ReplayRefused, match="remora: there are no tables"):
         maintain(UpkeepPlan(lake(tmp_path)))
     assert os.listdir(tmp_path) == ["catalog.db"]
+
+
+def test_what_has_landed_stays_said(tmp_path: Path) -> None:
+    """Where another program has written last, the snapshots back to that of the last landing stay, however old: a
+    landing goes on, and then they go."""
+    journal = table(tmp_path, "events")
+    land(journal, 0)
+    land(journal, 1)
+    landed = landed_in(journal)
+    for _ in range(2):
+        journal.append(pa.Table.from_pylist([], journal.schema().as_arrow()))
+    old = UpkeepPlan(lake(tmp_path), target_bytes=2, keep_s=0)
+
+    (first,) = maintain(old)
+
+    assert first.expired == 1
+    assert landed_in(table(tmp_path, "events")) == landed
+    land(table(tmp_path, "events"), 2)
+    (second,) = maintain(old)
+    assert second.expired == 3
+    assert landed_in(table(tmp_path, "events")).batch == 2
+
+
+def test_snapshots_with_a_name_stay(tmp_path: Path) -> None:
+    """A tag keeps its snapshot, and what another program expires beside it is no hindrance."""
+    journal = table(tmp_path, "events")
+    land(journal, 0)
+    tagged = journal.refresh().current_snapshot()
+    assert tagged is not None
+    journal.manage_snapshots().create_tag(tagged.snapshot_id, "tuesday").commit()
+    land(journal, 1)
+    land(journal, 2)
+
+    assert upkeep.expire(journal, 0) == 1
+    assert journal.refresh().snapshot_by_id(tagged.snapshot_id) is not None
+
+
+def test_an_expiry_that_is_overtaken_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a batch lands first, the snapshots go all the same; where one always does, that is said in one line."""
+    journal = table(tmp_path, "events")
+    land(journal, 0)
+    land(journal, 1)
+    commits, refused = SqlCatalog.commit_table, [False, True]
+
+    def overtaken(*args: Any) -> Any:
+        if refused.pop():
+            raise CommitFailedException("another process was quicker")
+        return commits(*args)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", overtaken)
+    assert upkeep.expire(journal, 0) == 1
+
+    refused[:] = [False] * 10
+    land(journal, 2)
+    refused[:] = [True] * 10
+    with pytest.raises(ReplayError, match=r"^remora\.events: its catalog has refused a commit 10 times$"):
+        upkeep.expire(journal, 0)
+
+
+def test_another_table_below_a_table_stays(tmp_path: Path) -> None:
+    """Files beside the folders of a table are not its own: they may be those of a table in a namespace of its name."""
+    land(table(tmp_path, "events"), 0)
+    theirs = tmp_path / "warehouse/remora/events/inventory/data/theirs.parquet"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"of another table")
+
+    maintain(UpkeepPlan(lake(tmp_path), orphans_s=-60))
+
+    assert theirs.exists()
+
+
+def test_the_newest_event_is_that_of_the_newest_day(tmp_path: Path) -> None:
+    """Also beside events from before 1970, whose days are negative."""
+    journal = table(tmp_path, "events")
+    assert newest_us(journal) == 0
+    land(journal, 0)
+    newest = newest_us(journal)
+    old = event(1, record_timestamp=datetime(1969, 12, 31, tzinfo=UTC))
+    append(journal, files(journal, old), landed_in(journal), LandedOffsets(1, {0: 2}, 2))
+
+    assert newest_us(journal) == newest == int(START.timestamp() * 1e6)

@@ -83,6 +83,8 @@ class LakeAddress:
                     raise ReplayRefused(f"{group}: is a group of settings, which a file of single ones cannot have")
             if self.uri.startswith(_SQLITE):
                 _check_file(self.uri, makes=makes)
+            if {"#", "?"} & set(known.get("warehouse", "")):  # what stands behind these is in the name of no file
+                raise ReplayRefused(f"{known['warehouse']}: a warehouse is named without '#' and '?'")
             try:
                 return load_catalog(name, **(known | address))
             except (AttributeError, TypeError) as exc:

@@ -9,7 +9,7 @@ the catalog refuses the commit, and the offsets are looked at again before the n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,8 @@ _PREFIX = "remora."
 COMPACTED = "compacted-by"
 """What a snapshot says that only has the rows of the one before in other files."""
 
-_TRIES = 10
+TRIES = 10
+"""How often a commit is tried that the catalog refuses since another process was quicker."""
 
 
 class LandedOffsets(msgspec.Struct, frozen=True):
@@ -53,18 +54,39 @@ def carried(table: Table, at: Snapshot | None = None) -> dict[str, str]:
 
     Raises ReplayRefused where another program has expired that.
     """
+    found: dict[str, str] = {}
+    for snapshot in _back_to_what_is_said(table, at):
+        found = _said(snapshot)
+    return found
+
+
+def telling(table: Table) -> set[int]:
+    """The snapshots by which a landing or an inventory goes on: the newest one, back to the one that says how far."""
+    found: set[int] = set()
+    with suppress(ReplayRefused):  # another program has expired some of them already
+        for snapshot in _back_to_what_is_said(table, None):
+            found.add(snapshot.snapshot_id)
+    return found
+
+
+def _said(snapshot: Snapshot) -> dict[str, str]:
+    said = snapshot.summary.additional_properties if snapshot.summary else {}
+    return {key: value for key, value in said.items() if key.startswith(_PREFIX)}
+
+
+def _back_to_what_is_said(table: Table, at: Snapshot | None) -> Iterator[Snapshot]:
+    """The snapshots from the newest one, or from `at`, back to the first that says anything of remora's."""
     snapshot = at or table.current_snapshot()
     while snapshot is not None:
-        said = snapshot.summary.additional_properties if snapshot.summary else {}
-        if found := {key: value for key, value in said.items() if key.startswith(_PREFIX)}:
-            return found
+        yield snapshot
+        if _said(snapshot):
+            return
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
         if snapshot is None and parent is not None:
             raise ReplayRefused(
                 f"{'.'.join(table.name())}: no snapshot says what has landed: another program has expired them"
             )
-    return {}
 
 
 def append(table: Table, files: Sequence[DataFile], before: LandedOffsets, after: LandedOffsets) -> None:
@@ -96,7 +118,7 @@ def commit(
     Another program's snapshot in between is no hindrance, unless it has removed the files that go. Raises ReplayRefused
     where another process of remora's was quicker; with the same change there is nothing to do.
     """
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         table.refresh()
         if is_done():  # an earlier try has come through, and its answer was lost
             return
@@ -105,7 +127,7 @@ def commit(
         with suppress(CommitFailedException, CommitStateUnknownException, ValidationException):
             _commit_once(table, change, said, is_as_before)
             return
-    raise ReplayError(f"{'.'.join(table.name())}: its catalog has refused a commit {_TRIES} times")
+    raise ReplayError(f"{'.'.join(table.name())}: its catalog has refused a commit {TRIES} times")
 
 
 def _commit_once(table: Table, change: FileChange, said: Mapping[str, str], is_as_before: Callable[[], bool]) -> None:

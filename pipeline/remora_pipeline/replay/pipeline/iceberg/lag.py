@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.types import TimestamptzType
+from pyiceberg.types import DateType, TimestamptzType
 
 from remora_pipeline.replay.job_telemetry import LandingState
 from remora_pipeline.replay.kafka_source import KafkaSource, spans
@@ -45,7 +45,7 @@ def newest_us(table: Table) -> int:
     if snapshot is None:
         return 0
     manifests = snapshot.manifests(table.io)
-    newest = max(map(_newest_day, manifests), default=b"")
+    newest = max((day for each in manifests if (day := _newest_day(each)) is not None), default=None)
     place = table.schema().find_field("record_timestamp").field_id
     bounds = [
         bound
@@ -57,7 +57,7 @@ def newest_us(table: Table) -> int:
     return max((int(from_bytes(TimestamptzType(), bound)) for bound in bounds), default=0)
 
 
-def _newest_day(manifest: ManifestFile) -> bytes:
-    """The upper bound of a manifest's days, by which bounds compare: four bytes, the least significant first."""
+def _newest_day(manifest: ManifestFile) -> int | None:
+    """The newest of a manifest's days, counted from 1970, before which they are negative; None where it has none."""
     bound = manifest.partitions[0].upper_bound if manifest.partitions else None
-    return (bound or b"")[::-1]
+    return int(from_bytes(DateType(), bound)) if bound else None

@@ -10,11 +10,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
@@ -22,8 +25,11 @@ from pyiceberg.table import FileScanTask, Table
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
-from remora_pipeline.replay.pipeline.iceberg.commits import COMPACTED, FileChange, carried, commit
+from remora_pipeline.replay.pipeline.iceberg.commits import COMPACTED, TRIES, FileChange, carried, commit, telling
 from remora_pipeline.replay.pipeline.iceberg.tables import ASIDE, EVENTS, INVENTORY
+
+_FOLDERS = ("data", "metadata")
+"""Where a table has its files."""
 
 _ORDER = ("topic", "partition", "offset", "record")
 """Rows of files that are put together keep Kafka's order where they have one."""
@@ -135,24 +141,36 @@ def _put_together(table: Table, group: Sequence[DataFile]) -> int:
 
 
 def expire(table: Table, keep_s: float) -> int:
-    """Expire snapshots that are older, but for the newest one; how many."""
-    table.refresh()
-    before = len(table.metadata.snapshots)
-    table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - timedelta(seconds=keep_s)).commit()
-    table.refresh()
-    return before - len(table.metadata.snapshots)
+    """Expire snapshots that are older, but for the newest one, those that bear a name, and those by which a landing or
+    an inventory goes on where another program has written since; how many.
+
+    Raises ReplayError where other processes always commit first.
+    """
+    oldest_ms = (datetime.now(UTC) - timedelta(seconds=keep_s)).timestamp() * 1000
+    for _ in range(TRIES):
+        table.refresh()
+        kept = telling(table) | {each.snapshot_id for each in table.metadata.refs.values()}
+        old = [each.snapshot_id for each in table.metadata.snapshots if each.timestamp_ms < oldest_ms]
+        if not (going := [each for each in old if each not in kept]):
+            return 0
+        with suppress(CommitFailedException):
+            table.maintenance.expire_snapshots().by_ids(going).commit()
+            return len(going)
+    raise ReplayError(f"{'.'.join(table.name())}: its catalog has refused a commit {TRIES} times")
 
 
 def remove_orphans(table: Table, age_s: float, most: int) -> int:
-    """Remove files below the table that no snapshot of it names and that are older, `most` of them; how many.
+    """Remove files of the table's folders that no snapshot of it names and that are older, `most` of them; how many.
 
-    Those that are younger may belong to a batch that is on its way.
+    Those that are younger may belong to a batch that is on its way. What lies beside its folders may be another table,
+    where a catalog puts a namespace below a table of the same name.
     """
     assert isinstance(table.io, PyArrowFileIO), "tables are read and written by pyarrow"
     scheme, netloc, root = PyArrowFileIO.parse_location(table.location(), table.io.properties)
     store = table.io.fs_by_scheme(scheme, netloc)
     known, oldest_ns, removed = _named(table), time.time_ns() - int(age_s * 1e9), 0
-    for each in store.get_file_info(FileSelector(root, recursive=True)):
+    folders = [FileSelector(f"{root}/{name}", recursive=True, allow_not_found=True) for name in _FOLDERS]
+    for each in chain.from_iterable(map(store.get_file_info, folders)):
         if removed >= most:
             break
         if each.type == FileType.File and each.path not in known and each.mtime_ns < oldest_ns:
