@@ -9,6 +9,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import MappingProxyType
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +26,9 @@ NO_DRIVER = "jdbc:postgresql://none.invalid/lake: psycopg2 is missing; install i
 
 
 @contextmanager
-def answering(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
+def answering(
+    answers: Mapping[str, tuple[int, str]], headers: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[str]:
     """A server of HTTP with an answer for each end of a path, and 404 without a text for all others; its address."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -34,9 +37,14 @@ def answering(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
             status, text = next((told for end, told in answers.items() if path.endswith(end)), (404, ""))
             body = text.encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             """Write nothing."""

@@ -350,3 +350,16 @@ def test_a_failed_inventory_changes_nothing(
 
     assert sorted(path.name for path in out.iterdir()) == before
     assert objects(out) == {("photos", "a")}
+
+
+def test_the_current_snapshot_stays_when_the_clock_goes_back(tmp_path: Path) -> None:
+    """A snapshot that seems to be older than those before it is current and kept, beside the last of these."""
+    directory = InventoryDirectory(tmp_path)
+
+    for made_us in (100, 200, 50, 40):
+        directory.publish(directory.staging(), Inventory("l", 0, (), made_us, 0), keep=2)
+
+    newest = directory.newest()
+    assert newest is not None
+    assert newest.made_us == 40
+    assert len(list(tmp_path.glob("snapshot-*"))) == 2

@@ -98,7 +98,8 @@ async def _pages(gateway: Gateway, bucket: str, after: str, upto: str) -> AsyncI
         async with s3_reader(gateway) as client:
             async for page in client.get_paginator("list_object_versions").paginate(**asked):
                 versions = page.get("Versions", ())
-                yield [_row(each) for each in versions if each["IsLatest"] and (not end or each["Key"].encode() <= end)]
+                current = (each for each in versions if each.get("IsLatest", True))
+                yield [_row(each) for each in current if not end or each["Key"].encode() <= end]
                 last = max((each["Key"].encode() for each in (*versions, *page.get("DeleteMarkers", ()))), default=b"")
                 if end and last > end:
                     return
@@ -106,8 +107,10 @@ async def _pages(gateway: Gateway, bucket: str, after: str, upto: str) -> AsyncI
         raise ReplayError(f"bucket {bucket} at {gateway.url}: {exc}") from exc
 
 
-def _row(version: dict[str, Any]) -> tuple[str, str, int, str, datetime]:
-    return version["Key"], version["VersionId"], version["Size"], version["ETag"], version["LastModified"]
+def _row(version: dict[str, Any]) -> tuple[str, str, int, str | None, datetime]:
+    """What is listed of an object; stores that know no versions may tell none, and some no ETag."""
+    told = version.get("VersionId", ""), version["Size"], version.get("ETag")
+    return version["Key"], *told, version["LastModified"]
 
 
 def looking(client: Any, gateway: Gateway, bucket: str) -> Look:
@@ -124,7 +127,7 @@ def looking(client: Any, gateway: Gateway, bucket: str) -> Look:
             raise ReplayError(f"{bucket}/{key} at {gateway.url}: {exc}") from exc
         return ObjectNow(
             size=head["ContentLength"],
-            etag=head["ETag"].strip('"'),
+            etag=head.get("ETag", "").strip('"'),
             version_id=head.get("VersionId", ""),
             modified_us=int(head["LastModified"].timestamp() * 1_000_000),
             metadata=head.get("Metadata", {}),

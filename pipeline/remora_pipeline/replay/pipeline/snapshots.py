@@ -74,15 +74,19 @@ class InventoryDirectory:
         return folder
 
     def publish(self, staging: Path, inventory: Inventory, keep: int) -> Path:
-        """Make a written snapshot the current one, and remove those before the last `keep`."""
+        """Make a written snapshot the current one, and remove those before the last `keep`.
+
+        It stays also where the clock has gone back, and those before it seem to be later ones.
+        """
         write(staging / "inventory.json", inventory)
         snapshot = self.path / f"snapshot-{inventory.batch:08d}-{inventory.made_us}"
         staging.rename(snapshot)
         link = self.path / f"_current-{uuid.uuid4().hex}"
         link.symlink_to(snapshot.name)
         os.replace(link, self.current)
-        made = [path for path in self.path.iterdir() if _is_snapshot(path)]
-        for old in sorted(made, key=lambda path: int(path.name.rpartition("-")[2]))[:-keep]:
+        before = [path for path in self.path.iterdir() if _is_snapshot(path) and path != snapshot]
+        last_first = sorted(before, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+        for old in last_first[keep - 1 :]:
             shutil.rmtree(old, ignore_errors=True)
         return snapshot
 
