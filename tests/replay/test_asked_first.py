@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,13 @@ def listed(folder: Path, name: str) -> ReconcilePlan:
     return replace(an_inventory(folder), listing=folder / name)
 
 
+def an_empty_folder(folder: Path) -> ReconcilePlan:
+    """The same with a listing in a folder, in which a program has left its marks only."""
+    (folder / "listing").mkdir()
+    (folder / "listing/_SUCCESS").touch()
+    return replace(an_inventory(folder), listing=folder / "listing")
+
+
 def of_another_bucket(folder: Path) -> ReconcilePlan:
     """The same, into a folder with a listing of another bucket."""
     plan = from_s3(folder)
@@ -103,6 +111,10 @@ REFUSED: dict[str, tuple[Callable[[Path], ReconcilePlan], str]] = {
     "no tables": (in_a_lake, r"remora\.inventory: there is none"),
     "no catalog": (lambda folder: replace(in_a_lake(folder), lake=lake(folder / "none")), "there is no such file"),
     "a listing of no form": (lambda folder: listed(folder, "listing.txt"), "is not .parquet, .csv, .json"),
+    "a folder without files": (an_empty_folder, "there is no file of a listing in it"),
+    "a manifest of no time": (
+        lambda folder: a_manifest(folder, creationTimestamp="9" * 400), "is no manifest of S3 Inventory"
+    ),
     "a listing to come": (lambda folder: replace(an_inventory(folder), listed_at_us=1 << 52), "which is yet to come"),
     "a manifest of another": (lambda folder: a_manifest(folder, sourceBucket="x"), "is of bucket x, not of photos"),
     "a manifest of no form": (lambda folder: a_manifest(folder, fileFormat="XML"), "fileFormat is XML, not CSV, ORC"),
@@ -176,9 +188,33 @@ def test_what_is_to_be_sent_is_known_without_spark(tmp_path: Path) -> None:
     with pytest.raises(ReplayError, match="the catalog cannot be reached"):
         plan_emission(directory.path, lake=replace(lake(tmp_path), uri=AWAY))
     directory.keep(found)
-    plan_emission(directory.path, lake=lake(tmp_path))
+    plan_emission(directory.path, topic="photos", lake=lake(tmp_path))
 
-    assert read(directory.emit / "plan.json", Planned) == Planned(is_whole=True, batch=0)
+    assert read(directory.emit / "plan.json", Planned) == Planned(is_whole=True, batch=0, topic="photos")
+
+
+def test_an_emission_goes_on_to_the_same_topic(tmp_path: Path) -> None:
+    """Findings of which a part may have been sent go to no other topic, but for those that an older remora planned."""
+    directory = ReconciledDirectory(tmp_path / "out")
+    directory.keep(msgspec.structs.replace(FOUND, landing=None))
+    plan_emission(directory.path, topic="photos")
+
+    plan_emission(directory.path, topic="photos")
+    with pytest.raises(ReplayRefused, match="out: its events go to topic photos, not to others: compare into a new"):
+        plan_emission(directory.path, topic="others")
+
+    write(directory.emit / "plan.json", {"is_whole": True, "batch": 7})
+    plan_emission(directory.path, topic="others")
+
+
+def test_a_file_is_as_old_as_somebody_says(tmp_path: Path) -> None:
+    """A time of 1970 is one; without any it is the age of the file."""
+    plan = an_inventory(tmp_path)
+    assert plan.listing is not None
+    os.utime(plan.listing, (7, 7))
+
+    assert reconcile_plan.listed_at_us(plan, plan.listing) == 7_000_000
+    assert reconcile_plan.listed_at_us(replace(plan, listed_at_us=0), plan.listing) == 0
 
 
 def test_a_landing_and_an_inventory_ask_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

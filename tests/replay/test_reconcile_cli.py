@@ -118,3 +118,13 @@ def test_the_page_shows_names_as_they_are() -> None:
     assert "a&lt;b&gt;\\n" in page
     assert "2 missing, 1 extra, 3 differing" in page
     assert "http" not in page.replace("http://gateway:8000", "")
+
+
+def test_a_bucket_has_a_name() -> None:
+    """An empty one, as of a variable that is not set, is wrong usage."""
+    asking = ["pipeline", "reconcile", "", "--out", "out", "--backfill", "--listing", "listing.csv"]
+
+    result = CliRunner().invoke(group, asking)
+
+    assert result.exit_code == 2
+    assert "BUCKET is empty" in result.output

@@ -170,6 +170,8 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
 
 
 def _plan(bucket: str, asked: _ReconcileOptions, *, is_in_lake: bool) -> ReconcilePlan:
+    if not bucket:
+        raise click.UsageError("BUCKET is empty")
     if sum((asked.inventory is not None, asked.backfill, is_in_lake)) != 1:
         raise click.UsageError("one of --inventory, --catalog and --backfill says what is known of events")
     if asked.listing and asked.manifest:
@@ -218,7 +220,7 @@ def _sent(
 ) -> EmitProgress:
     from remora_pipeline.replay.pipeline.s3_objects import looking, s3_reader  # its libraries take a second to load
 
-    plan_emission(plan.out, lake=plan.lake, master=asked.master)
+    plan_emission(plan.out, topic=asked.topic or "", lake=plan.lake, master=asked.master)
     gateway = plan.gateway
     assert gateway is not None, "--emit needs --s3"
 

@@ -51,10 +51,12 @@ _MOST_NS = 2**32 * 1_000_000_000
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """Which findings are to be sent: those of the reconcile, or a table without what has changed since."""
+    """Which findings are to be sent, and to which topic: those of the reconcile, or a table without what has changed
+    since. The topic is empty in what an older remora has planned."""
 
     is_whole: bool
     batch: int
+    topic: str = ""
 
 
 class EmitProgress(msgspec.Struct, frozen=True):

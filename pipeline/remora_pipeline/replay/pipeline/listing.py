@@ -43,7 +43,10 @@ class Manifest(NamedTuple):
 
 
 def form_of(path: Path) -> str:
-    """The form of a listing, by its name: csv, json or parquet. Raises ReplayRefused for any other."""
+    """The form of a listing, by its name: csv, json or parquet. Raises ReplayRefused for any other, and for a folder in
+    which nothing is that Spark would read."""
+    if path.is_dir() and not any(each.is_file() and each.name[0] not in "._" for each in path.rglob("*")):
+        raise ReplayRefused(f"{path}: there is no file of a listing in it")
     name = path.name.removesuffix(".gz").removesuffix(".zst").removesuffix(".bz2")
     if name.endswith(".csv"):
         return "csv"
@@ -93,7 +96,7 @@ def manifest_of(path: Path) -> Manifest:
         schema, kind = str(told["fileSchema"]), str(told["fileFormat"])
         files = tuple(_beside(path, str(each["key"])) for each in told["files"])
         bucket = str(told["sourceBucket"])
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, OverflowError) as exc:
         raise ReplayRefused(f"{path}: is no manifest of S3 Inventory: {exc!r}") from exc
     if kind not in _FORMATS:
         raise ReplayRefused(f"{path}: fileFormat is {kind}, not CSV, ORC or Parquet")

@@ -113,13 +113,19 @@ def reconcile(
     return found
 
 
-def plan_emission(out: Path, *, lake: LakeAddress | None = None, master: str | None = None) -> None:
-    """Find out which findings are to be sent: those whose keys have no event that has landed since."""
+def plan_emission(out: Path, *, topic: str = "", lake: LakeAddress | None = None, master: str | None = None) -> None:
+    """Find out which findings are to be sent: those whose keys have no event that has landed since.
+
+    Raises ReplayRefused where a part of them may have been sent to another topic.
+    """
     directory = ReconciledDirectory(out)
     found = directory.made()
     assert found is not None, "there is a reconcile whose findings are sent"
     plan = directory.emit / "plan.json"
     if plan.exists():
+        planned = read(plan, Planned).topic
+        if planned and planned != topic:
+            raise ReplayRefused(f"{out}: its events go to topic {planned}, not to {topic}: compare into a new folder")
         return
     batch = _batch_by_now(found, lake)
     if batch < found.batch:
@@ -131,7 +137,7 @@ def plan_emission(out: Path, *, lake: LakeAddress | None = None, master: str | N
             later = events.where(F.col("batch") > found.batch)
             left = findings.join(later.select("key"), on="key", how="left_anti").select(*FINDING.names)
             left.sort("key").write.mode("overwrite").parquet(location(directory.emit / "plan"))
-    write(plan, Planned(is_whole=batch == found.batch, batch=batch))
+    write(plan, Planned(is_whole=batch == found.batch, batch=batch, topic=topic))
 
 
 def _compared(
