@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType
 
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.pipeline.listing import listed_in_file, listed_in_inventory, manifest_of
@@ -84,3 +88,30 @@ def test_a_listing_that_is_yet_to_be_made_is_refused(spark: SparkSession, tmp_pa
 
     with pytest.raises(ReplayRefused, match="which is yet to come: --listed-at"):
         reconcile(plan)
+
+
+def test_keys_that_are_one_when_they_are_decoded_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """An S3 Inventory that has a key twice, encoded in two ways, is refused by the key."""
+    told = {
+        "sourceBucket": "b", "fileFormat": "CSV", "fileSchema": "Bucket, Key, Size, LastModifiedDate",
+        "creationTimestamp": "1", "files": [{"key": "part.csv"}],
+    }  # fmt: skip
+    path = listing(tmp_path, json.dumps(told), name="manifest.json")
+    listing(tmp_path, f'"b","a+c","1","{AT}"', f'"b","a%20c","2","{AT}"', name="part.csv")
+
+    with pytest.raises(ReplayRefused, match="'a c': is listed 2 times"):
+        listed_in_inventory(spark, path, manifest_of(path))
+
+
+def test_keys_of_any_type_are_texts(spark: SparkSession, tmp_path: Path) -> None:
+    """Keys that a program has written as bytes, and numbers in lines of JSON, are the keys that they show."""
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    pq.write_table(
+        pa.table({"key": pa.array([b"a "], pa.binary()), "size": [1], "last_modified": [at]}), tmp_path / "l.parquet"
+    )
+    numbers = listing(tmp_path, json.dumps({"key": 7, "size": 1, "last_modified": AT}), name="listing.json")
+
+    found = [listed_in_file(spark, each) for each in (tmp_path / "l.parquet", numbers)]
+
+    assert [each.schema["key"].dataType for each in found] == [StringType()] * 2
+    assert [row.key for each in found for row in each.collect()] == ["a ", "7"]

@@ -124,7 +124,8 @@ def _current(found: DataFrame, what: str, *, is_encoded: bool) -> DataFrame:
         is_current = F.lower(columns["is_latest"].cast("string")) == "true"
     if "is_delete_marker" in columns:
         is_current &= F.coalesce(F.lower(columns["is_delete_marker"].cast("string")) != "true", F.lit(True))
-    key = F.try_url_decode(columns["key"]) if is_encoded else columns["key"]
+    told_key = columns["key"].cast("string")  # some programs write bytes, or numbers where all keys are some
+    key = F.try_url_decode(told_key) if is_encoded else told_key
     listed = found.where(is_current).select(
         key.alias("key"),
         _or_null(columns, "version_id").cast("string").alias("version_id"),
@@ -153,7 +154,8 @@ def _refuse_odd(listed: DataFrame, what: str) -> None:
             F.concat(F.lit("its last_modified is "), told["last_modified"], F.lit(", which is yet to come")),
         )
     )
-    counted = listed.select(told["key"].alias("told"), reason.alias("reason")).groupBy("told")
+    # By the key itself: two that are encoded differently may be one.
+    counted = listed.select(F.coalesce("key", told["key"]).alias("told"), reason.alias("reason")).groupBy("told")
     by_key = counted.agg(F.count(F.lit(1)).alias("rows"), F.min("reason").alias("reason"))
     odd = by_key.where("rows > 1 or reason is not null").select("told", "rows", "reason").head()
     if odd is not None:
