@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from remora.cli import group
+from remora_pipeline.cli import replay_verify
+from remora_pipeline.replay import layout
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.kafka_source import KafkaSource
 from remora_pipeline.replay.layout import read, write
@@ -47,7 +49,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: object, **__: object) -> None:
         pytest.fail("Spark is started")
 
-    for job in (reconcile, land, inventory, lake_land, lake_inventory):
+    for job in (reconcile, land, inventory, lake_land, lake_inventory, replay_verify):
         monkeypatch.setattr(job, "session", started)
 
 
@@ -142,15 +144,20 @@ def test_a_bucket_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_takes_no_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the bucket is listed into it."""
+    """Before the bucket is listed into it, or a topic is judged."""
 
     def refused(dir: Path) -> None:  # noqa: A002  # the library's name
         raise OSError(errno.EROFS, "Read-only file system", str(dir / "tmp"))
 
-    monkeypatch.setattr(reconcile_plan, "TemporaryFile", refused)
+    monkeypatch.setattr(layout, "TemporaryFile", refused)
+    monkeypatch.setattr(replay_verify, "extent", lambda _source: 5)
+    verify = ["replay", "verify", "--bootstrap", "h:1", "--topic", "t", "--out", str(tmp_path / "verified")]
 
     with pytest.raises(ReplayError, match=r"out/tmp: Read-only file system$"):
         reconcile.reconcile(from_s3(tmp_path))
+    verified = CliRunner().invoke(group, verify).exception
+
+    assert str(verified).endswith("verify/tmp: Read-only file system")
 
 
 LISTS = '<ListVersionsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></ListVersionsResult>'

@@ -213,6 +213,8 @@ def verify(run: Path | None, asked: _VerifyOptions) -> None:
         with _quiet("aiokafka"):
             # Spark takes long to start, and nothing can be judged without the topic.
             light = extent(question.source) <= SMALL
+        if (directory := asked.out or run) is not None:
+            layout.see_folder(RunDirectory(directory).verdict.parent)
         tell("starting Spark")
         question = replace(question, tell=tell)
         with (
@@ -220,7 +222,7 @@ def verify(run: Path | None, asked: _VerifyOptions) -> None:
             session("replay verify", master=asked.master, kafka=True, light=light, memory=asked.memory) as spark,
         ):
             found = verify_run(spark, RunDirectory(run), question) if run else verify_topic(spark, question)
-    if (directory := asked.out or run) is not None:
+    if directory is not None:
         files = RunDirectory(directory)
         if found.series is not None:
             layout.write(files.series, found.series)

@@ -37,11 +37,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
 import msgspec
 
-from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.errors import ReplayRefused, named_by_path
 
 T = TypeVar("T")
 
@@ -184,6 +185,14 @@ def read(path: Path, kind: type[T]) -> T:
         raise ReplayRefused(f"{path}: {exc.strerror or exc}") from exc
     except msgspec.DecodeError as exc:
         raise ReplayRefused(f"{path}: {exc}") from exc
+
+
+def see_folder(folder: Path) -> None:
+    """Make a folder, and see that it takes files: before hours go into what shall be in it. Raises ReplayError."""
+    with named_by_path(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
 
 
 def write(path: Path, value: object) -> None:

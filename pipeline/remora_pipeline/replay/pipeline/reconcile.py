@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from remora_pipeline.replay.errors import ReplayRefused, named_by_path
-from remora_pipeline.replay.layout import read, write
+from remora_pipeline.replay.layout import read, see_folder, write
 from remora_pipeline.replay.paths import location, pattern
 from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
 from remora_pipeline.replay.pipeline.directory import LandedDirectory, Landing
@@ -100,8 +100,8 @@ def reconcile(
             raise ReplayRefused(f"{plan.out}: is the reconcile of bucket {made.bucket}, not of {plan.bucket}")
         return made
     directory.refuse_others()
+    see_folder(plan.out)
     with named_by_path(plan.out):
-        plan.out.mkdir(parents=True, exist_ok=True)
         ask_first(plan, directory)
         with (
             session("pipeline reconcile", master=master, memory=plan.memory, settings=SETTINGS) as spark,

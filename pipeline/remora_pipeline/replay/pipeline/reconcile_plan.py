@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from remora_pipeline.replay.errors import ReplayRefused
@@ -45,10 +44,8 @@ class ReconcilePlan:
 
 
 def ask_first(plan: ReconcilePlan, directory: ReconciledDirectory) -> None:
-    """Raise ReplayError where the comparison cannot be made: the folder takes no file, the events or the listing are
-    not there or of another bucket, or S3 does not list it."""
-    with TemporaryFile(dir=plan.out):
-        pass
+    """Raise ReplayError where the comparison cannot be made: the events or the listing are not there or of another
+    bucket, or S3 does not list it."""
     if plan.lake is not None:
         from remora_pipeline.replay.pipeline.iceberg.known import tables_there  # its libraries take a second to load
 
