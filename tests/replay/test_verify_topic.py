@@ -277,6 +277,31 @@ def test_a_topic_alone_is_judged_by_shards_that_it_had_at_one_time(spark: SparkS
     assert again.counts["keys_in_several_shards"] == 0
 
 
+def _beside(recs: list[Rec], notification: str) -> list[Rec]:
+    """The topic, and beside one of its queues another one with the same events, called as a third shard."""
+
+    def sent_by(record: Any) -> None:
+        record["s3"]["configurationId"] = notification
+
+    found = []
+    for rec in recs:
+        found.append(rec)
+        if rec.header("remora-shard") == b"photos.0":
+            found.append(rec.with_header("remora-shard", b"photos.2").with_value(sent_by))
+    return found
+
+
+@pytest.mark.full("a verdict takes Spark 10 s: the gate has one lost, swapped, changed, copied and aborted record")
+def test_a_topic_that_is_called_as_a_shard_of_another_one(spark: SparkSession, kafka: Kafka) -> None:
+    """It does not fail where its notifications are its own, and fails where they may be the other topic's."""
+    apart = verify_topic(spark, question(kafka, filled(kafka, _beside(good(TRACE), "gateway")))).verdict
+    alike = verify_topic(spark, question(kafka, filled(kafka, _beside(good(TRACE), "replay")))).verdict
+
+    of_both = len({rec.key for rec in good(TRACE) if rec.header("remora-shard") == b"photos.0"})
+    assert (apart.verdict, wrong(apart)) == (PASS, {})
+    assert (alike.verdict, wrong(alike)) == (FAIL, {"keys_in_several_shards": of_both})
+
+
 @pytest.mark.full("a verdict takes Spark 10 s: the gate has one lost, swapped, changed, copied and aborted record")
 @pytest.mark.guarantee("what-a-verdict-says")
 def test_records_behind_an_open_transaction_are_named(

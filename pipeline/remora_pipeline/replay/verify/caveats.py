@@ -23,8 +23,11 @@ _NUMBERS = "numbers before the least and behind the greatest one that was read a
 _NUMBERS += " corrupt entry names no number: each such letter may explain one gap"
 _UNDECIDED = "readers of committed records see nothing yet of what lies behind a transaction that is open, and whether"
 _UNDECIDED += " they will is not decided"
-_SHARDS = "shards are told by their names: a topic of radosgw that is called as a shard of another one (photos and"
-_SHARDS += " photos.1) counts as that shard, and a key whose events go to both counts as lying in several"
+_SHARDS = (
+    "shards are told by their names and notifications: a topic of radosgw that is called as a shard of another one"
+)
+_SHARDS += " (photos and photos.1) counts as that shard where one id of a bucket's notifications is in both, and a key"
+_SHARDS += " whose events go to both counts as lying in several"
 _MOVED = "keys are looked for by the partitions that the topic has now: records from before a change of their number"
 _MOVED += " lie elsewhere"
 

@@ -19,6 +19,7 @@ from remora_pipeline.replay.verify.question import Findings
 from remora_pipeline.replay.verify.record_frames import FrozenTopic
 from remora_pipeline.replay.verify.records import records
 from remora_pipeline.replay.verify.series import Axis
+from remora_pipeline.replay.verify.topics import counted_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def judged_run(
     tell("counting the order of keys and the chain of positions")
     of_others = aggregates.row(aggregates.count_others(others, is_judged))
     keys = topic.keep(frames.of_keys(compared, len(topic.frozen.offsets)))
+    keys, of_keys = counted_keys(topic, keys, final_state_wrong=is_unfinished())
     gaps, numbered = gaps_of(topic, elsewhere), numbers_of(topic, log.numbered, elsewhere)
     counts = {
         "in_trace": events.in_trace,
@@ -76,7 +78,7 @@ def judged_run(
         "altered": events.altered,
         "foreign": events.foreign + of_others.foreign,
         "malformed": of_others.malformed,
-        **aggregates.row(aggregates.count_keys(keys, final_state_wrong=is_unfinished())).asDict(),
+        **of_keys.asDict(),
         "positions_inverted": events.before,
         **_without(events, run),
         **aggregates.row(aggregates.count_gaps(gaps)).asDict(),

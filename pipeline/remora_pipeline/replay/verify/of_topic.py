@@ -13,13 +13,14 @@ from remora_pipeline.replay.verify.findings import Observations, ends_untold, fi
 from remora_pipeline.replay.verify.question import Findings
 from remora_pipeline.replay.verify.record_frames import FrozenTopic
 from remora_pipeline.replay.verify.series import Axis
+from remora_pipeline.replay.verify.topics import counted_keys
 
 
 def judged_alone(topic: FrozenTopic, itself: DataFrame) -> Findings:
     """The verdict on a topic whose records, compared with each other, are `itself`."""
     is_judged, tell = topic.question.window.holds(), topic.question.tell
     judged, bad = itself.filter(is_judged), topic.records.filter(F.col("problem").isNotNull() & is_judged)
-    keys = topic.keep(alone.of_keys(judged, len(topic.frozen.offsets)))
+    keys, of_keys = counted_keys(topic, topic.keep(alone.of_keys(judged, len(topic.frozen.offsets))))
     gaps = gaps_of(topic)
     log, all_ = aggregates.log(topic.records), aggregates.row(aggregates.count_others(topic.records, is_judged))
     numbered = numbers_of(topic, log.numbered)
@@ -34,7 +35,7 @@ def judged_alone(topic: FrozenTopic, itself: DataFrame) -> Findings:
         "foreign": 0,
         "malformed": all_.malformed,
         "undecided": 0 if topic.undecided is None else topic.undecided.filter(is_judged).count(),
-        **aggregates.row(aggregates.count_keys(keys)).asDict(),
+        **of_keys.asDict(),
         "sequencer_inversions": found.early,
         **aggregates.row(aggregates.count_gaps(gaps)).asDict(),
         "unchained": all_.unchained,

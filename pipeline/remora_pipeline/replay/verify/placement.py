@@ -32,10 +32,11 @@ def is_misplaced() -> Column:
 def shards(name: str) -> Column:
     """Aggregates the shards of one key that are of a topic which has several of them, sorted: none where all is well.
 
-    A topic's shards are `t`, `t.1`, `t.2` and so on, and bucket and object choose one of them.
+    A topic's shards are `t`, `t.1`, `t.2` and so on, and bucket and object choose one of them. Names alone say so here:
+    see topics.told_apart.
     """
     every = F.sort_array(F.collect_set(name))
-    topic = F.transform(every, _topic)
+    topic = F.transform(every, topic_of)
     of_topic = F.zip_with(topic, every, lambda t, each: F.struct(t.alias("topic"), each.alias("shard")))
     several = F.filter(of_topic, lambda one: F.size(F.filter(topic, lambda t: t == one["topic"])) > 1)
     return F.transform(several, lambda one: one["shard"])
@@ -70,12 +71,17 @@ def _place(span: Column) -> Column:
 def _overlap(one: Column, other: Column) -> Column:
     """Whether these are spans of different shards of one topic, beside each other in a partition."""
     is_beside = (one["first"] <= other["last"]) & (other["first"] <= one["last"])
-    is_of_one = (_topic(one["shard"]) == _topic(other["shard"])) & (one["shard"] != other["shard"])
+    is_of_one = (topic_of(one["shard"]) == topic_of(other["shard"])) & (one["shard"] != other["shard"])
     return (one["partition"] == other["partition"]) & is_of_one & is_beside
 
 
-def _topic(shard: Column) -> Column:
-    return F.regexp_replace(shard, r"\.[0-9]+\z", "")
+def topic_of(shard: Column) -> Column:
+    """The topic of a shard with the generation of its layout, as its name says (model.topic).
+
+    What cannot be a further shard of a topic of remora's own, as `logs.2026-11`, `logs.1.7` and `tenant:logs.1` cannot,
+    is the only one of its topic.
+    """
+    return F.regexp_replace(shard, r"^([A-Za-z0-9_-]+(?:@[0-9]+)?)\.[0-9]{1,4}\z", "$1")
 
 
 def is_in_several_shards() -> Column:

@@ -28,11 +28,13 @@ COLUMNS = (
     "partition", "offset", "log_us", "log_type", "problem", "bucket", "key", "event_name", "size", "event_id",
     "event_us", "order", "run_id", "seq", "kseq", "shard", "incarnation", "turn", "place", "next_turn", "next_place",
     "is_keyed", "digest", "sequence", "number", "has_id", "after",
+    "notification",
 )  # fmt: skip
 """Of a record: where it lies; what is wrong with it, or null; what it tells of; which event of which run it says it is,
 or nulls; where its entry and the next one began in their queue, or nulls; whether its Kafka key is that of its bucket
 and key; a hash of its value up to `opaqueData`, which is the topic's and no event's; and the topic's id with the
-event's number in it, or nulls; whether it has the header of its event's id."""
+event's number in it, or nulls; whether it has the header of its event's id; where other shards ended, or null; and the
+notification of its bucket that it was sent by (`configurationId`), empty where it names none."""
 
 
 def records(raw: DataFrame) -> DataFrame:
@@ -79,6 +81,7 @@ def records(raw: DataFrame) -> DataFrame:
         "is_keyed",
         "digest",
         "after",
+        "notification",
     )
     seq, kseq = F.substring_index("mark", "/", -2), F.substring_index("mark", "/", -1)
     return fields.select(

@@ -46,6 +46,7 @@ READ = StructType(
         StructField("event_us", LongType()),
         StructField("is_keyed", BooleanType()),
         StructField("digest", LongType()),
+        StructField("notification", StringType()),
     ]
 )
 """PASSED, and what a value tells; or `cause`: why it is not one notification."""
@@ -97,6 +98,7 @@ def _told(value: bytes | None, kafka_key: bytes | None, *, is_decoded: bool) -> 
         time_us,
         kafka_key == f"{bucket}/{key}".encode(),
         int(sha256(head(value or b"")).hexdigest()[:_HEX_DIGITS], 16),
+        record.s3.configuration_id or "",
     )
 
 
