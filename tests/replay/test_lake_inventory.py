@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
 from pyspark.sql import SparkSession
 
 from remora_pipeline.replay.errors import ReplayRefused
@@ -167,3 +169,29 @@ def test_only_what_a_change_may_concern_is_read_and_written(spark: SparkSession,
     )
     land(journal)
     assert take_in_lake(address) == LakeInventory(43, is_new=True, changed=0)
+
+
+def test_an_inventory_that_another_program_has_changed(spark: SparkSession, tmp_path: Path) -> None:
+    """Where it has expired the snapshots that say how far the inventory goes, or divided the table otherwise, all is
+    found anew: no object is lost or there twice."""
+    address, journal = lake(tmp_path), table(tmp_path, "events")
+    land(journal, told("a", PUT, 1), told("b", PUT, 1))
+    take_in_lake(address)
+    inventory = table(tmp_path, "inventory")
+    first = inventory.current_snapshot()
+    assert first is not None
+    inventory.append(pa.Table.from_pylist([], inventory.schema().as_arrow()))
+    inventory.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+
+    land(journal, told("b", DELETE, 2), told("c", PUT, 1))
+    assert take_in_lake(address) == LakeInventory(2, is_new=True)
+    inventory.refresh()
+    with inventory.update_spec() as spec:
+        spec.remove_field("key_part")
+        spec.add_field("bucket", IdentityTransform(), "bucket")
+    land(journal, told("a", DELETE, 2), told("d", PUT, 1))
+    assert take_in_lake(address) == LakeInventory(2, is_new=True)
+    land(journal, told("d", DELETE, 2))
+    assert take_in_lake(address) == LakeInventory(1, is_new=True)
+
+    assert rows(inventory, "bucket", "key") == [("photos", "c")]

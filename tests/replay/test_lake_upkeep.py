@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table import Table
+from pyiceberg.table import DataScan, FileScanTask, Table
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.pipeline.iceberg import upkeep
 from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, commit, landed_in
+from remora_pipeline.replay.pipeline.iceberg.files import planned
 from remora_pipeline.replay.pipeline.iceberg.lag import newest_us
 from remora_pipeline.replay.pipeline.iceberg.upkeep import Upkeep, UpkeepPlan, compact, maintain
 from replay.lakes import START, event, files, lake, rows, table
@@ -182,3 +183,22 @@ def test_the_newest_event_is_that_of_the_newest_day(tmp_path: Path) -> None:
     append(journal, files(journal, old), landed_in(journal), LandedOffsets(1, {0: 2}, 2))
 
     assert newest_us(journal) == newest == int(START.timestamp() * 1e6)
+
+
+def test_rows_that_another_program_has_removed_stay_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files with files of deletes beside them are not put together, and a job that would read them is refused."""
+    journal = table(tmp_path, "events")
+    for offset in range(4):
+        land(journal, offset)
+    plan_files = DataScan.plan_files
+
+    def with_deletes(scan: DataScan) -> list[FileScanTask]:
+        tasks = sorted(plan_files(scan), key=lambda task: task.file.file_path)
+        return [*tasks[:2], *(FileScanTask(task.file, {task.file}) for task in tasks[2:])]
+
+    assert len(planned(journal)) == 4
+    monkeypatch.setattr(DataScan, "plan_files", with_deletes)
+
+    with pytest.raises(ReplayRefused, match=r"remora\.events: another program has removed rows by files of deletes"):
+        planned(journal)
+    assert compact(journal, 1 << 20, 100) == (2, 1, False)

@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from remora_pipeline.replay.errors import ReplayRefused
+
 FILE = "file binary"
 """The column of rows that tell of files."""
 
@@ -70,6 +72,21 @@ class TableInTasks:
                     [found[each.name].cast(each.type) for each in columns], schema=columns
                 )
                 yield rows if part.objects is None else rows.filter(pc.is_in(object_ids(rows), part.objects))
+
+
+def planned(table: Table, condition: BooleanExpression | None = None) -> list[DataFile]:
+    """The files of a table, of those that may have rows which pass a condition.
+
+    Raises ReplayRefused where another program has removed rows by files of deletes, which are not read here: the rows
+    would be there again.
+    """
+    tasks = list(table.scan(row_filter=AlwaysTrue() if condition is None else condition).plan_files())
+    if any(task.delete_files for task in tasks):
+        raise ReplayRefused(
+            f"{'.'.join(table.name())}: another program has removed rows by files of deletes, which are not read here:"
+            " it must rewrite the data files"
+        )
+    return [task.file for task in tasks]
 
 
 def write(frame: DataFrame, table: Table) -> list[DataFile]:

@@ -9,6 +9,7 @@ inventory that is made at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -26,7 +27,7 @@ from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
 from remora_pipeline.replay.pipeline.frames import current_objects
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, made, told_as
 from remora_pipeline.replay.pipeline.iceberg.commits import COMPACTED, FileChange, carried, commit
-from remora_pipeline.replay.pipeline.iceberg.files import FileSelection, object_ids, read, write
+from remora_pipeline.replay.pipeline.iceberg.files import FileSelection, object_ids, planned, read, write
 from remora_pipeline.replay.pipeline.iceberg.renewal import IS_THERE, PART, part_of, renewed
 from remora_pipeline.replay.pipeline.iceberg.tables import (
     EVENTS,
@@ -86,17 +87,18 @@ def take_in_lake(
     if journal is None or (head := journal.current_snapshot()) is None:
         raise ReplayRefused(f"{lake.named(EVENTS)}: nothing has landed there")
     inventory = made(catalog, lake, INVENTORY, FORMS[INVENTORY], {})
-    said = carried(inventory).get(SAID)
+    said = _said_in(inventory)
     if said is not None and _position(said).journal == head.snapshot_id and not whole:
         return LakeInventory(_objects(inventory), is_new=False)
-    added = None if said is None or whole else _added(journal, head, _position(said).journal)
+    is_kept_up = said is not None and not whole and _is_by_parts(inventory)
+    added = _added(journal, head, _position(said).journal) if said is not None and is_kept_up else None
     with (
         session("pipeline inventory", master=master, memory=memory) as spark,
         writing(spark),
         told_as(lake.uri),
     ):
         changed = None if added is None else _changed(spark, journal, added)
-        old = [task.file for task in inventory.scan().plan_files()]
+        old = planned(inventory)
         if changed is None:
             new = write(_found(spark, journal, AlwaysTrue()), inventory)
         else:
@@ -105,6 +107,22 @@ def take_in_lake(
             new = renewed(_of_changed(spark, journal, changed), inventory, old) if changed else []
         _replace(inventory, FileChange(new, old), said, InventoryPosition(head.snapshot_id))
     return LakeInventory(_objects(inventory), is_new=True, changed=None if changed is None else len(changed))
+
+
+def _said_in(inventory: Table) -> str | None:
+    """How far an inventory goes; None where another program has expired what says so: then all is found anew."""
+    with suppress(ReplayRefused):
+        return carried(inventory).get(SAID)
+    return None
+
+
+def _is_by_parts(inventory: Table) -> bool:
+    """Whether each file has objects of one part; not where another program has divided the table otherwise."""
+    ours = FORMS[INVENTORY][1].fields[0].transform
+    key = inventory.schema().find_field("key").field_id
+    specs = {*(task.file.spec_id for task in inventory.scan().plan_files()), inventory.spec().spec_id}
+    first = [inventory.specs()[spec_id].fields[:1] for spec_id in specs]
+    return all(fields and (fields[0].source_id, fields[0].transform) == (key, ours) for fields in first)
 
 
 def _position(said: str) -> InventoryPosition:
@@ -155,7 +173,7 @@ def _found(
     spark: SparkSession, journal: Table, condition: BooleanExpression, objects: pa.Array | None = None
 ) -> DataFrame:
     """Current objects, by the events that pass a condition and are of some objects, as rows of the inventory."""
-    files = [task.file for task in journal.scan(row_filter=condition).plan_files()]
+    files = planned(journal, condition)
     events = read(spark, journal, files, FileSelection(by_lake_names(_NEEDED), condition, objects))
     return lake_rows(current_objects(as_landed(events).withColumn("bucket_dir", F.lit(None).cast("string"))), OBJECT)
 
@@ -185,6 +203,6 @@ def _replace(inventory: Table, change: FileChange, before: str | None, position:
     said = msgspec.json.encode(position).decode()
 
     def is_saying(what: str | None) -> bool:
-        return carried(inventory).get(SAID) == what
+        return _said_in(inventory) == what
 
     commit(inventory, change, {SAID: said}, lambda: is_saying(before), lambda: before != said and is_saying(said))

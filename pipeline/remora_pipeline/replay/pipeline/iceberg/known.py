@@ -16,7 +16,7 @@ from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
 from remora_pipeline.replay.pipeline.iceberg.commits import carried, landed_in
-from remora_pipeline.replay.pipeline.iceberg.files import FileSelection, read
+from remora_pipeline.replay.pipeline.iceberg.files import FileSelection, planned, read
 from remora_pipeline.replay.pipeline.iceberg.inventory import SAID, InventoryPosition
 from remora_pipeline.replay.pipeline.iceberg.tables import EVENTS, INVENTORY, as_landed, by_lake_names
 
@@ -67,7 +67,6 @@ def _inventoried(inventory: Table, journal: Table) -> int:
 def _of_bucket(spark: SparkSession, table: Table, columns: StructType, bucket: str, tenant: str) -> DataFrame:
     """Only files that may have the bucket are read."""
     is_its = EqualTo("bucket", bucket)  # type: ignore[call-arg, arg-type]  # pydantic's plug-in
-    files = [task.file for task in table.scan(row_filter=is_its).plan_files()]
-    rows = as_landed(read(spark, table, files, FileSelection(by_lake_names(columns), is_its)))
+    rows = as_landed(read(spark, table, planned(table, is_its), FileSelection(by_lake_names(columns), is_its)))
     folders = {name: F.lit(None).cast("string") for name in columns.names if name not in rows.columns}
     return rows.where(F.col("tenant") == tenant).withColumns(folders).select(*columns.names)

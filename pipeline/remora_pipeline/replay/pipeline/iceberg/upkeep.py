@@ -111,9 +111,13 @@ def _filled(files: Sequence[DataFile], target_bytes: int) -> Iterator[list[DataF
 
 def compact(table: Table, target_bytes: int, most: int) -> tuple[int, int, bool]:
     """Put small files together, a commit for each group; how many there were, what they became, and whether another
-    process committed first."""
+    process committed first.
+
+    Files of which another program has removed rows by files of deletes stay: put together, they would have them again.
+    """
     before = after = 0
-    for group in groups([task.file for task in table.scan().plan_files()], target_bytes, most):
+    whole = [task.file for task in table.scan().plan_files() if not task.delete_files]
+    for group in groups(whole, target_bytes, most):
         try:
             after += _put_together(table, group)
         except ReplayError:
