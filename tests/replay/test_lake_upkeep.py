@@ -12,11 +12,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import DataScan, FileScanTask, Table
+from pyiceberg.transforms import IdentityTransform
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.pipeline.iceberg import upkeep
 from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, commit, landed_in
 from remora_pipeline.replay.pipeline.iceberg.files import planned
+from remora_pipeline.replay.pipeline.iceberg.inventory import _is_by_parts
 from remora_pipeline.replay.pipeline.iceberg.lag import newest_us
 from remora_pipeline.replay.pipeline.iceberg.upkeep import Upkeep, UpkeepPlan, compact, maintain
 from replay.lakes import START, event, files, lake, rows, table
@@ -202,3 +204,17 @@ def test_rows_that_another_program_has_removed_stay_removed(tmp_path: Path, monk
     with pytest.raises(ReplayRefused, match=r"remora\.events: another program has removed rows by files of deletes"):
         planned(journal)
     assert compact(journal, 1 << 20, 100) == (2, 1, False)
+
+
+def test_a_table_that_another_program_has_divided_otherwise_is_known(tmp_path: Path) -> None:
+    """An inventory is kept up by its parts as long as each of its files is of one, and so will be the next."""
+    inventory = table(tmp_path, "inventory")
+    assert _is_by_parts(inventory)
+    with inventory.update_spec() as spec:
+        spec.add_field("bucket", IdentityTransform(), "bucket")
+    assert _is_by_parts(inventory)
+
+    with inventory.update_spec() as spec:
+        spec.remove_field("key_part")
+
+    assert not _is_by_parts(inventory)
