@@ -72,6 +72,18 @@ async def running(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
             worker.end()
 
 
+class Turns:
+    """Counts calls, those of each turn of the event loop by themselves."""
+
+    def __init__(self) -> None:
+        self.counts = [0]
+
+    def count(self, *_: object) -> None:
+        if not self.counts[-1]:
+            asyncio.get_running_loop().call_soon(self.counts.append, 0)
+        self.counts[-1] += 1
+
+
 async def until(condition: Callable[[], object], within_s: float = 3600) -> None:
     """Waits for a condition. It is looked at more seldom the longer the wait lasts, and seen a hundredth of it late."""
     loop = asyncio.get_running_loop()

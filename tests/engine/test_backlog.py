@@ -9,11 +9,12 @@ import pytest
 from devkit.clock import in_virtual_time
 from devkit.readers.samples import sample_value
 from engine.fakes import FakeEndpoint, FakeStore
-from engine.runs import QUICK, a_topic, a_worker, running
-from remora.engine.backlog import PORTION, Backlog
+from engine.runs import QUICK, Turns, a_topic, a_worker, running
+from remora.bounded import PORTION
+from remora.engine.backlog import Backlog
 from remora.metrics import Telemetry
 from remora.model.record import CAUSES
-from remora.model.shard import Shard, ShardStats
+from remora.model.shard import QueueRoom, Shard, ShardStats
 from remora.policy.retry import ShardFailure
 
 
@@ -75,28 +76,46 @@ async def test_the_series_of_a_topic_begin_when_it_is_found() -> None:
         task.cancel()
 
 
-@pytest.mark.parametrize(("told", "within_s"), [("topic_found", 10), ("backlog", 20)])
+@pytest.mark.parametrize(
+    ("told", "within_s"), [("topic_found", 10), ("backlog", 20), ("balances", 20), ("room_left", 20)]
+)
 @in_virtual_time
 async def test_very_many_topics_are_shown_in_several_turns_of_the_event_loop(
     monkeypatch: pytest.MonkeyPatch, told: str, within_s: float
 ) -> None:
-    """The series of each topic begin once, and it is shown as empty once. Heartbeats have their turn meanwhile: on a
-    busy machine a worker would be taken for one that hangs."""
-    store, telemetry, loop = FakeStore(tells=True), Telemetry(), asyncio.get_running_loop()
+    """The series of each topic begin once, and what is known of it is shown once. Heartbeats have their turn meanwhile:
+    on a busy machine a worker would be taken for one that hangs."""
+    store, telemetry, turns = FakeStore(tells=True), Telemetry(), Turns()
     for number in range(2 * PORTION + 1):
         store.make(f"t{number}")
         store.metadata[f"t{number}"] = a_topic(f"t{number}")
-    turns = [0]
+        store.rooms[f"t{number}"] = QueueRoom(100, 1, 0, 0)
 
-    def count(topic: str, *_: object) -> None:
-        if not turns[-1]:
-            loop.call_soon(turns.append, 0)
-        turns[-1] += 1
-
-    monkeypatch.setattr(telemetry, told, count)
+    monkeypatch.setattr(telemetry, told, turns.count)
 
     async with running(a_worker(store, FakeEndpoint(), telemetry=telemetry)):
         await asyncio.sleep(within_s)
 
-    assert sum(turns) == 2 * PORTION + 1
-    assert max(turns) <= PORTION
+    assert sum(turns.counts) == 2 * PORTION + 1
+    assert max(turns.counts) <= PORTION
+
+
+@in_virtual_time
+async def test_very_many_topics_are_forgotten_in_several_turns_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The series of each topic that is held no longer end once."""
+    store, telemetry, turns = FakeStore(tells=True), Telemetry(), Turns()
+    for number in range(2 * PORTION + 1):
+        store.make(f"t{number}")
+        store.metadata[f"t{number}"] = a_topic(f"t{number}")
+    monkeypatch.setattr(telemetry, "forget_topic", turns.count)
+    worker = a_worker(store, FakeEndpoint(), telemetry=telemetry)
+
+    async with running(worker):
+        await asyncio.sleep(20)
+        worker.drain(True)
+        await asyncio.sleep(20)
+
+    assert sum(turns.counts) == 2 * PORTION + 1
+    assert max(turns.counts) <= PORTION

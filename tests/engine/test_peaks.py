@@ -41,7 +41,9 @@ async def keeper_of(*topics: Topic) -> tuple[PeakKeeper, FakeStore]:
 async def minute(keeper: PeakKeeper, **committed: int) -> None:
     """A minute goes by, after which so much was ever committed to these queues."""
     await asyncio.sleep(WINDOW_S)
-    keeper.count([Balance(Shard(queue.replace("_", ".")), count, 0, Tally()) for queue, count in committed.items()])
+    await keeper.count(
+        [Balance(Shard(queue.replace("_", ".")), count, 0, Tally()) for queue, count in committed.items()]
+    )
 
 
 async def hour_over(keeper: PeakKeeper) -> None:
@@ -79,9 +81,9 @@ async def test_rates_are_over_a_minute() -> None:
     keeper, store = await keeper_of(orders)
     await minute(keeper, orders=0)
     await asyncio.sleep(1)
-    keeper.count([Balance(Shard("orders"), 600, 0, Tally())])
+    await keeper.count([Balance(Shard("orders"), 600, 0, Tally())])
     await asyncio.sleep(WINDOW_S - 1)
-    keeper.count([Balance(Shard("orders"), 600, 0, Tally())])
+    await keeper.count([Balance(Shard("orders"), 600, 0, Tally())])
 
     await hour_over(keeper)
 

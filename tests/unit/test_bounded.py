@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remora.bounded import all_of, each_of
+from remora.bounded import PORTION, all_of, each_of, portions
 
 
 class Counted:
@@ -64,3 +64,18 @@ async def test_the_first_error_is_raised_when_all_were_tried() -> None:
         await all_of(range(6), call, at_once=3)
 
     assert sorted(call.tried) == list(range(6))
+
+
+@pytest.mark.parametrize("count", [0, 1, PORTION, PORTION + 1, 3 * PORTION])
+async def test_others_have_their_turn_behind_each_portion(count: int) -> None:
+    """All items come, in order and a bounded number at a time; what waits for its turn has it behind each portion."""
+    seen: list[int] = []
+    turns: list[int] = []
+
+    async for some in portions(range(count)):
+        seen += some
+        assert len(some) <= PORTION
+        asyncio.get_running_loop().call_soon(turns.append, len(seen))
+
+    assert seen == list(range(count))
+    assert turns == [min(count, first + PORTION) for first in range(0, count, PORTION)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from remora.bounded import portions
 from remora.engine.admission.gate import Gate, QueueFill
 from remora.engine.catalogue import Catalogue
 from remora.engine.peaks import PeakKeeper
@@ -21,12 +22,7 @@ from remora.model.topic import Topic
 from remora.policy.mends import Heal
 from remora.ports.delivery import DeliveryStore
 
-T = TypeVar("T")
-
 BACKLOG_INTERVAL_S = 15.0
-
-PORTION = 1000
-"""Shards, or topics, that are gone through in one turn of the event loop: very many would take seconds."""
 
 
 @dataclass(slots=True)
@@ -127,12 +123,14 @@ class BacklogMonitor:
             found = await self._store.ledger.balances(tokens)
         except (StoreError, CodecError):
             return {}
-        self.peaks.count(found)
+        await self.peaks.count(found)
         topics: dict[str, list[Balance]] = {}
-        for each in found:
-            topics.setdefault(self.label(each.shard), []).append(each)
-        for topic, balances in topics.items():
-            self._telemetry.balances(topic, balances)
+        async for some in portions(found):
+            for each in some:
+                topics.setdefault(self.label(each.shard), []).append(each)
+        async for shown in portions(list(topics.items())):
+            for topic, balances in shown:
+                self._telemetry.balances(topic, balances)
         return {each.shard: each.room for each in found}
 
     async def _poll_backlogs(self) -> dict[Shard, QueueRoom]:
@@ -151,17 +149,19 @@ class BacklogMonitor:
         if self._gate.is_on:
             self._gate.surveyed({each.shard: _fill_of(each) for each in found if each.entries or each.capacity_bytes})
         backlogs: dict[str, Backlog] = {}
-        for stats in found:
-            backlogs.setdefault(self.label(stats.shard), Backlog()).add(stats)
-        for topic, backlog in backlogs.items():
-            self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
-            self._telemetry.spilled(topic, backlog.spilled_entries, backlog.spilled_bytes)
+        async for some in portions(found):
+            for stats in some:
+                backlogs.setdefault(self.label(stats.shard), Backlog()).add(stats)
+        async for shown in portions(list(backlogs.items())):
+            for topic, backlog in shown:
+                self._telemetry.backlog(topic, backlog.entries, backlog.exact, backlog.nbytes, backlog.oldest_age_s)
+                self._telemetry.spilled(topic, backlog.spilled_entries, backlog.spilled_bytes)
         await self._clear(shards, backlogs.keys())
         return {each.shard: each.room for each in found if each.capacity_bytes}
 
     async def _begin_all(self) -> None:
         """Have the series of all topics begin."""
-        async for some in _portions(self._ownership.shards):
+        async for some in portions(self._ownership.shards):
             self._begin({self.label(shard) for shard in some})
 
     def _begin(self, held: Set[str]) -> None:
@@ -172,16 +172,19 @@ class BacklogMonitor:
 
     async def _clear(self, shards: Sequence[Shard], found: Collection[str]) -> None:
         """Show the topics of these shards that were not `found` as empty, and forget those that are no longer held."""
-        held = {self.label(shard) for shard in shards}
-        async for some in _portions(list(held - self._empty)):
+        held = set[str]()
+        async for part in portions(shards):
+            held.update(map(self.label, part))
+        async for some in portions(list(held - self._empty)):
             self._begin(set(some))
             working = {each.topic or each.queue for each in self._ownership.active() if each.has_work}
             for topic in set(some).difference(found, working):
                 self._telemetry.backlog(topic, 0, True, 0, None)
                 self._telemetry.spilled(topic, 0, 0)
                 self._empty.add(topic)
-        for topic in self._shown - held:
-            self._telemetry.forget_topic(topic)
+        async for gone in portions(list(self._shown - held)):
+            for topic in gone:
+                self._telemetry.forget_topic(topic)
         self._shown = held
         self._empty = (self._empty & held).difference(found)
 
@@ -236,10 +239,3 @@ class LetterCounter:
             label = next((each.label for each in topics if each is not None), queue)
             counts[label] = counts.get(label, 0) + count
         self._telemetry.letters_stored(counts)
-
-
-async def _portions(every: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-    """Some of them after the other; heartbeats and all else have their turn behind each."""
-    for first in range(0, len(every), PORTION):
-        yield every[first : first + PORTION]
-        await asyncio.sleep(0)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from remora.bounded import portions
 from remora.engine.catalogue import Catalogue
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, StoreError
@@ -44,22 +45,27 @@ class PeakKeeper:
         """Take the mean bytes of what waits, which stand for what came: nothing else tells them."""
         self._mean_bytes |= {each.shard: each.used_bytes / each.entries for each in waiting if each.entries}
 
-    def count(self, balances: Sequence[Balance]) -> None:
+    async def count(self, balances: Sequence[Balance]) -> None:
         """Take the ledgers of held queues. Once a minute the rates of that minute are counted."""
         now = asyncio.get_running_loop().time()
         if self._before and now - self._before_at < WINDOW_S:
             return
-        after = {each.shard: Committed(each.committed, self._mean_bytes.get(each.shard, 0.0)) for each in balances}
-        self._mean_bytes = {shard: mean for shard, mean in self._mean_bytes.items() if shard in after}
+        after: dict[Shard, Committed] = {}
         looks: dict[Shard, tuple[Looks, Looks]] = {}
-        for shard in self._before.keys() & after.keys():
-            before, then, first = self._before[shard], after[shard], self._first_of(shard)
-            is_news = before.entries != then.entries or first not in self._observed
-            if first is not None and is_news:  # that nothing came is known once
-                of_topic = looks.setdefault(first, ({}, {}))
-                of_topic[0][shard.queue], of_topic[1][shard.queue] = before, then
-        for first, of_topic in looks.items():
-            self._observed.setdefault(first, Observed()).add(*of_topic, now - self._before_at)
+        async for some in portions(balances):
+            for each in some:
+                shard = each.shard
+                then = after[shard] = Committed(each.committed, self._mean_bytes.get(shard, 0.0))
+                before, first = self._before.get(shard), self._first_of(shard)
+                if before is None or first is None:
+                    continue
+                if before.entries != then.entries or first not in self._observed:  # that nothing came is known once
+                    of_topic = looks.setdefault(first, ({}, {}))
+                    of_topic[0][shard.queue], of_topic[1][shard.queue] = before, then
+        self._mean_bytes = {shard: mean for shard, mean in self._mean_bytes.items() if shard in after}
+        async for topics in portions(list(looks.items())):
+            for place, of_topic in topics:
+                self._observed.setdefault(place, Observed()).add(*of_topic, now - self._before_at)
         self._before, self._before_at = after, now
 
     async def keep_due(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from remora.bounded import portions
 from remora.metrics import Telemetry
 from remora.metrics.series import RoomLeft
 from remora.model.errors import CodecError, StoreError
@@ -27,7 +28,7 @@ class Rooms:
         self._capacity: dict[Shard, int] = {}
 
     async def look(self, held: Sequence[LockToken], seen: Mapping[Shard, QueueRoom | None]) -> None:
-        """Take what was seen of held queues: show how long their room lasts, and mend those that need it.
+        """Take what was seen of held queues: show how long the worst of each topic lasts, and mend those that need it.
 
         A queue that was seen without figures is empty. What is known of a queue that is held no longer is forgotten;
         one that could not be looked at stays as it was.
@@ -36,28 +37,22 @@ class Rooms:
         self._known = {shard: known for shard, known in self._known.items() if shard in tokens}
         self._capacity = {shard: nbytes for shard, nbytes in self._capacity.items() if shard in tokens}
         self._capacity |= {shard: room.capacity_bytes for shard, room in seen.items() if room is not None}
-        rooms = {
-            shard: room or QueueRoom(self._capacity.get(shard, 0), 0, 0, 0)
-            for shard, room in seen.items()
-            if shard in tokens
-        }
-        for shard, room in rooms.items():
-            self._known[shard] = self._known.get(shard, RoomOverTime()).after(room, now)
-        self._show({shard: room for shard, room in rooms.items() if room.capacity_bytes})
-        needs = (each for each, room in rooms.items() if should_mend(self.heal, room, self._known[each].quiet_s(now)))
-        await self._mend([tokens[shard] for shard in needs])
-
-    def _show(self, rooms: Mapping[Shard, QueueRoom]) -> None:
-        """Show the worst queue of each topic."""
         worst: dict[str, RoomLeft] = {}
-        for shard, room in rooms.items():
-            left = RoomLeft(
-                room.room_bytes, room.capacity_bytes, room.leaked_bytes, self._known[shard].seconds_until_full(room)
-            )
-            label = self.label(shard)
-            worst[label] = worst[label] + left if label in worst else left
-        for topic, left in worst.items():
-            self._telemetry.room_left(topic, left)
+        needs: list[LockToken] = []
+        async for some in portions([each for each in seen.items() if each[0] in tokens]):
+            for shard, told in some:
+                room = told or QueueRoom(self._capacity.get(shard, 0), 0, 0, 0)
+                known = self._known[shard] = self._known.get(shard, RoomOverTime()).after(room, now)
+                if room.capacity_bytes:
+                    label, full_s = self.label(shard), known.seconds_until_full(room)
+                    left = RoomLeft(room.room_bytes, room.capacity_bytes, room.leaked_bytes, full_s)
+                    worst[label] = worst[label] + left if label in worst else left
+                if should_mend(self.heal, room, known.quiet_s(now)):
+                    needs.append(tokens[shard])
+        async for shown in portions(list(worst.items())):
+            for topic, left in shown:
+                self._telemetry.room_left(topic, left)
+        await self._mend(needs)
 
     async def _mend(self, tokens: Sequence[LockToken]) -> None:
         todo = iter(tokens)
