@@ -150,7 +150,7 @@ class Worker:
     @property
     def shards(self) -> list[ShardStatus]:
         """How each held shard is doing."""
-        return self.ownership.statuses()
+        return [self.ownership.status(each) for each in self.ownership.owned]
 
     @property
     def served(self) -> list[ShardStatus]:

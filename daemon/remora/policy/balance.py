@@ -125,6 +125,8 @@ def own_part_first(shards: Sequence[Shard], places: Mapping[Shard, int], rank: i
 
     All workers know the same places, so that those which try at the same time are not in each other's way.
     """
+    if of == 1:
+        return list(shards)
     return sorted(shards, key=lambda shard: (places.get(shard, 0) - rank) % of)
 
 

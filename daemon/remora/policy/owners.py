@@ -38,6 +38,8 @@ def is_unwelcome(view: View, shard: Shard, to: Member) -> bool:
 def welcome(view: View, given: Sequence[tuple[str, int]]) -> Sequence[Shard]:
     """The shards of this worker that all those would take which it is to give some."""
     others = [view.members.others[to] for to, _ in given]
+    if not view.quarantined and not any(each.draining for each in others):
+        return list(view.owned)
     return [shard for shard in view.owned if not any(is_unwelcome(view, shard, each) for each in others)]
 
 

@@ -370,7 +370,7 @@ class Process:
             case "use":
                 return msgspec.json.encode(self._report.use())
             case "status":
-                return msgspec.json.encode(self._report.status(self._store if self._worker else None))
+                return msgspec.json.encode(await self._report.status(self._store if self._worker else None))
             case "flows":
                 return msgspec.json.encode(self._gate.flows)
             case "addresses":

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
+import msgspec
+
+from remora.bounded import portions
 from remora.engine.admission.gate import Gate
 from remora.engine.status import ShardStatus
 from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.health import Use
 from remora.model.member import Member
+from remora.model.shard import Shard
 from remora.model.topic import TopicHold
 from remora.policy import readiness
 from remora.policy.holds import hold_text
-from remora.policy.hosts import holder_text
-from remora.policy.not_owned import Deferred
+from remora.policy.hosts import Names, holder_text
+from remora.policy.not_owned import Deferred, NotOwned
 from remora.policy.readiness import HostReadiness
 from remora.ports.store import ShardStore
 from remora.process.pipe import Heartbeat
 from remora.servers.server import Server
+
+T = TypeVar("T")
+
+NOTHING = msgspec.Raw(b"[]")
 
 HUNG_AFTER_S = 60.0
 """A worker whose loops did nothing at all for this long is hung, and the supervisor may replace it."""
@@ -74,9 +83,11 @@ class Report:
             waiting=worker.waiting() if worker is not None else (),
         )
 
-    def status(self, store: ShardStore | None) -> Mapping[str, object]:
+    async def status(self, store: ShardStore | None) -> Mapping[str, object]:
         """The worker's part of the status; `store` is the one that it works on, None before that."""
-        health, worker = readiness.ready(HostReadiness(has_started=True, workers=[self.use()])), self.worker
+        worker = self.worker
+        owned, left = await _shards_json(worker) if worker else (NOTHING, NOTHING)
+        health = readiness.ready(HostReadiness(has_started=True, workers=[self.use()]))
         return {
             "ready": health.ok,
             "reasons": health.reasons,
@@ -98,8 +109,8 @@ class Report:
             "stages": self._telemetry.stages(),
             "buckets": self._telemetry.buckets.rows(),
             "members": [_member_json(each) for each in worker.others.values()] if worker else [],
-            "shards": [_shard_json(each) for each in worker.shards] if worker else [],
-            "left": _left_json(worker) if worker else [],
+            "shards": owned,
+            "left": left,
         }
 
     @property
@@ -122,18 +133,32 @@ def _holds_json(held: Mapping[str, TopicHold]) -> list[dict[str, object]]:
     ]
 
 
-def _left_json(worker: Worker) -> list[dict[str, object]]:
-    """The shards that the worker does not own, each with the reason."""
-    hosts = worker.hosts
-    return [
-        {
-            "queue": shard.queue,
-            "reason": left.reason,
-            "waiting": isinstance(left, Deferred),
-            "owner": holder_text(left.holder.entity, left.holder.cookie, hosts) if left.holder else "",
-        }
-        for shard, left in sorted(worker.not_owned.items())
-    ]
+async def _shards_json(worker: Worker) -> tuple[msgspec.Raw, msgspec.Raw]:
+    """The shards that the worker owns and those that it does not, as lists. Which ones is of one moment."""
+    owned, status, hosts = worker.ownership.owned, worker.ownership.status, worker.hosts
+    left = sorted(worker.not_owned.items(), key=lambda each: (each[0].queue, each[0].origin))
+    return (
+        await _list_json(owned, lambda each: _shard_json(status(each))),
+        await _list_json(left, lambda each: _left_json(*each, hosts)),
+    )
+
+
+async def _list_json(items: Sequence[T], said_of: Callable[[T], Mapping[str, object]]) -> msgspec.Raw:
+    """A list of what is said of each item; of very many in some turns of the event loop."""
+    parts: list[bytes] = []
+    async for some in portions(items):
+        parts += [msgspec.json.encode(said_of(each)) for each in some]
+    return msgspec.Raw(b"[" + b",".join(parts) + b"]")
+
+
+def _left_json(shard: Shard, left: NotOwned, hosts: Names) -> dict[str, object]:
+    """A shard that the worker does not own, with the reason."""
+    return {
+        "queue": shard.queue,
+        "reason": left.reason,
+        "waiting": isinstance(left, Deferred),
+        "owner": holder_text(left.holder.entity, left.holder.cookie, hosts) if left.holder else "",
+    }
 
 
 def _member_json(each: Member) -> dict[str, object]:

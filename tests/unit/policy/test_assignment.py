@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from remora.model.member import Member, Offer
 from remora.model.shard import LockHolder, Shard
-from remora.policy.assignment import PORTION, acquisitions, in_order, next_try_at, plan, transfers
+from remora.policy.assignment import (
+    PORTION,
+    acquisitions,
+    concerned,
+    in_order,
+    judged,
+    next_try_at,
+    plan,
+    transfers,
+    tried,
+)
 from remora.policy.attempt import Step, may_evict, postponed, ran_out, step, wants
 from remora.policy.balance import BUSY_AT_ONCE, IDLE_AT_ONCE
 from remora.policy.membership import EXPECT_S, PATIENCE_S, STEADY_S, Membership, Outgoing, expecting, updated
@@ -150,6 +160,23 @@ def test_a_plan_does_not_contradict_itself(view: View) -> None:
     assert not made.transfers.offer.keys() & (released - made.acquisitions.release.keys())
     assert made.transfers.offer.keys() <= view.owned.keys()
     assert len(made.acquisitions.acquire) == len(set(made.acquisitions.acquire))
+
+
+@settings(max_examples=400)
+@given(views(), st.integers(1, 8))
+def test_shards_may_be_judged_in_parts(view: View, size: int) -> None:
+    """Whatever the portions are, together they say what is said of all shards at once."""
+    shards, whole = concerned(view), acquisitions(view)
+    parts = [judged(view, shards[first : first + size]) for first in range(0, len(shards), size)]
+
+    acquire, further = tried(view, [shard for each in parts for shard in each.acquire])
+
+    assert len(shards) == len(set(shards))
+    assert (acquire, further) == (whole.acquire, whole.further)
+    assert [shard for each in parts for shard in each.look] == whole.look
+    assert [shard for each in parts for shard in each.activate] == whole.activate
+    assert {shard: why for each in parts for shard, why in each.leave.items()} == whole.leave
+    assert {shard: why for each in parts for shard, why in each.release.items()} == whole.release
 
 
 @settings(max_examples=400)

@@ -55,8 +55,6 @@ class Acquirer:
 
     async def carry_out(self, plan: Acquisitions) -> None:
         """Try the plan's shards. Where shards are idle at first, it begins with few, which deliver meanwhile."""
-        for shard, why in plan.leave.items():
-            self._note(shard, why)
         shards, ages = [*plan.look, *plan.acquire], dict[Shard, float]()
         if self._idle.is_possible and len(shards) > PORTION:
             ages = await self._idle.ages(shards)
@@ -123,7 +121,7 @@ class Acquirer:
         if why is None and not is_claimed:
             why = postponed(self._situation.view(), shard, len(self._asking) - 1)
         if why is not None:
-            self._note(shard, why)
+            self.note(shard, why)
             return
         outcome = await self._taker.acquire(shard)
         known = self._roster.observed.get(shard)
@@ -132,7 +130,7 @@ class Acquirer:
         if isinstance(outcome, TakenLock):
             self._begin(outcome, known)
         else:
-            self._note(shard, outcome)
+            self.note(shard, outcome)
 
     def _begin(self, taken: TakenLock, known: NotOwned | None) -> None:
         owned = self._roster.add(taken)
@@ -158,7 +156,7 @@ class Acquirer:
 
     # ---------------------------------------------------------------------------------- not acquired
 
-    def _note(self, shard: Shard, why: NotOwned) -> None:
+    def note(self, shard: Shard, why: NotOwned) -> None:
         """Keep why a shard is not owned, those that were tried last at the end, and say what is worth a log line."""
         if self._roster.observed.get(shard) is why:
             return
@@ -183,7 +181,7 @@ class Acquirer:
             self._telemetry.left_alone(shard.queue, Released().reason)
         holder, now = await self._taker.holder(shard), asyncio.get_running_loop().time()
         if isinstance(holder, NotOwned):
-            self._note(shard, holder)
+            self.note(shard, holder)
         else:
             self._keep(shard, Released(holder=holder, until=now + RELEASED_LOOK_S, seen_at=now))
 
@@ -191,7 +189,7 @@ class Acquirer:
         """Whether a claim waits for a queue that this worker stays away from; notes its holder, for the status."""
         holder, known = await self._taker.holder(shard), self._roster.observed.get(shard)
         if isinstance(holder, NotOwned):
-            self._note(shard, holder)
+            self.note(shard, holder)
             return False
         if known is not None:
             self._keep(shard, known.held_by(holder, asyncio.get_running_loop().time()))

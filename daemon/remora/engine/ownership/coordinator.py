@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from remora.bounded import portions
 from remora.config.workers import OwnershipSettings
 from remora.engine.catalogue import Catalogue
 from remora.engine.lease import Lease, LeaseReleaser, is_lost
 from remora.engine.ownership.acquirer import Acquirer
 from remora.engine.ownership.idle import IdleShards, idle_status
 from remora.engine.ownership.members import MemberRows
-from remora.engine.ownership.owned import ShardService
+from remora.engine.ownership.owned import OwnedShard, ShardService
 from remora.engine.ownership.rebalancer import Rebalancer
 from remora.engine.ownership.renewer import LeaseRenewer
 from remora.engine.ownership.roster import Roster
@@ -37,7 +38,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreDamaged
 from remora.model.member import Member, WorkerCookie
 from remora.model.shard import LockToken, Shard
-from remora.policy.assignment import acquisitions, next_try_at
+from remora.policy.assignment import Acquisitions, concerned, judged, next_try_at, tried
 from remora.policy.membership import Membership
 from remora.policy.not_owned import Deferred, Foreign, NotOwned, Released, Schemes, reason_to_leave
 from remora.ports.delivery import DeliveryStore
@@ -121,13 +122,16 @@ class Coordinator:
         """When one of its loops last did something."""
         return max(self._acquirer.beat_at, self._renewer.beat_at)
 
-    def statuses(self) -> list[ShardStatus]:
-        """How each owned shard is doing."""
-        now, topic = asyncio.get_running_loop().time(), self._catalogue.topic
-        return [
-            each.service.status() if each.service else idle_status(each, topic(shard), now)
-            for shard, each in self._roster.owned.items()
-        ]
+    @property
+    def owned(self) -> list[OwnedShard]:
+        """The shards that are owned now, each with what runs for it."""
+        return list(self._roster.owned.values())
+
+    def status(self, owned: OwnedShard) -> ShardStatus:
+        """How an owned shard is doing."""
+        if owned.service is not None:
+            return owned.service.status()
+        return idle_status(owned, self._catalogue.topic(owned.shard), asyncio.get_running_loop().time())
 
     def active(self) -> list[ShardStatus]:
         """How the owned shards are doing that are not idle."""
@@ -214,21 +218,36 @@ class Coordinator:
         situation, owned = self._situation, self._roster.owned
         while True:
             situation.plan_soon.clear()
-            changed = situation.review()
+            changed = await situation.review()
             if changed:
                 self._rebalancer.aim()
-            situation.count_short_reading()
-            plan, before = acquisitions(situation.view(changed=changed)), len(owned)
-            for shard in plan.activate:
-                self._roster.activate(owned[shard])
-            for shard, outcome in plan.release.items():
-                self._roster.release(shard, outcome)
+            plan, before = await self._judge(changed=changed), len(owned)
             await self._acquirer.carry_out(plan)
             if len(owned) > before and not self._roster.named:
                 self._telemetry.acquired_many(len(owned) - before)
             self._show_numbers()
             situation.reaped.clear()
             await self._next_occasion()
+
+    async def _judge(self, *, changed: bool) -> Acquisitions:
+        """Give up what is not this worker's to own, and say what to try; see `policy.assignment.acquisitions`.
+
+        Some shards in each turn of the event loop. What is judged is acted upon in the same turn. To try a shard takes
+        longer anyway, so that each is looked at again when its turn comes.
+        """
+        situation, due, look = self._situation, dict[Shard, None](), dict[Shard, None]()
+        async for some in portions(concerned(situation.view(changed=changed))):
+            found = judged(situation.view(changed=changed), some)
+            for shard in found.activate:
+                self._roster.activate(self._roster.owned[shard])
+            for shard, outcome in found.release.items():
+                self._roster.release(shard, outcome)
+            for shard, why in found.leave.items():
+                self._acquirer.note(shard, why)
+            due |= dict.fromkeys(found.acquire)
+            look |= dict.fromkeys(found.look)
+        acquire, further = tried(situation.view(), due)
+        return Acquisitions(acquire=acquire, further=further, look=list(look))
 
     def _show_numbers(self) -> None:
         owned, observed = len(self._roster.owned), self._roster.observed.values()

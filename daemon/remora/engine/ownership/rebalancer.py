@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from remora.bounded import portions
 from remora.engine.admission.shares import WorkerShares
 from remora.engine.ownership.members import MemberRows
 from remora.engine.ownership.situation import Situation
@@ -90,7 +91,7 @@ class Rebalancer:
         situation.members = expecting(view.members, owned, wanted, view.now)
         if self._members.expects:
             self.expected.set()
-        self._transfer()
+        await self._transfer()
         await self._rows.announce(self._members.row(owned), self._members.look_s)
 
     def see(self, rows: Sequence[Member]) -> None:
@@ -111,8 +112,8 @@ class Rebalancer:
             self._situation.plan_soon.set()
         self._telemetry.members(len(self._members.others) + 1, self._members.fair)
 
-    def _transfer(self) -> None:
-        """Offer, withdraw and transfer as planned."""
+    async def _transfer(self) -> None:
+        """Offer, withdraw and transfer as planned. What goes to no certain worker is released in portions."""
         view = self._situation.view()
         plan, offers, skew = transfers(view), dict(self._members.offers), self._members.skew
         for shard in plan.withdraw:
@@ -124,8 +125,13 @@ class Rebalancer:
         offers |= {shard: view.members.outgoing(shard, to, view.now) for shard, to in plan.offer.items()}
         offers |= self._mover.offers(view, offers)
         self._situation.members = self._members.with_offers(offers, skew)
-        for shard, outcome in (*plan.transfer.items(), *plan.release.items()):
+        for shard, outcome in plan.transfer.items():
             self._roster.release(shard, outcome)
+        async for some in portions(list(plan.release.items())):
+            if not self._members.draining or self._members.active:  # since then: the next plan says what to do
+                return
+            for shard, outcome in some:
+                self._roster.release(shard, outcome)
 
     @property
     def _members(self) -> Membership:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from remora.engine.catalogue import Catalogue
+from remora.bounded import portions
+from remora.engine.catalogue import Catalogue, topic_among
 from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.model.shard import Shard
+from remora.model.topic import Topic
 from remora.policy.assignment import seems_short
 from remora.policy.membership import Membership
 from remora.policy.not_owned import reason_to_leave
@@ -16,6 +19,14 @@ from remora.policy.view import View
 
 MOST_NAMED = 100
 """Queues that are named in the log one by one when they are acquired and released."""
+
+
+class CatalogueReading(NamedTuple):
+    """What the catalogue said at a moment: the very objects that it had then."""
+
+    shards: Sequence[Shard]
+    topics: Mapping[Shard, Topic]
+    released: frozenset[Shard]
 
 
 class Situation:
@@ -36,11 +47,14 @@ class Situation:
         self._catalogue = catalogue
         self._worker = worker
         self._interval_s = interval_s
-        self._seen: tuple[object, object, object] = (None, None, None)
+        self._seen: CatalogueReading | None = None
         self._shards: Mapping[Shard, int] = {}
         self._foreign: Mapping[Shard, str] = {}
         self._short_readings = 0
-        self._asked_for: tuple[object, ...] = (None,) * 5
+        self._bound: Mapping[str, Sequence[Shard]] = {}
+        """The shards of each destination, by the name that quarantines have."""
+        self._asked_for: tuple[object, ...] = (None,) * 3
+        self._names: frozenset[str] = frozenset()
         self._quarantined: Mapping[Shard, str] = {}
         self._is_stale = True
 
@@ -63,7 +77,7 @@ class Situation:
     @property
     def has_news(self) -> bool:
         """Whether the catalogue says something else than it did at the last `review`."""
-        return any(new is not old for new, old in zip(self._reading, self._seen, strict=True))
+        return self._seen is None or any(new is not old for new, old in zip(self._reading, self._seen, strict=True))
 
     def reap(self, shards: Iterable[Shard]) -> None:
         """The locks of these shards were broken because their owner has ended: plan anew, for all."""
@@ -77,38 +91,47 @@ class Situation:
         self._is_stale = True
         self.plan_soon.set()
 
-    def review(self) -> bool:
-        """Take over what the catalogue says now; returns whether anything has changed since the last time."""
+    async def review(self) -> bool:
+        """Take over what the catalogue says now; returns whether anything has changed since the last time.
+
+        Very many shards take some turns of the event loop. Up to the last of them the views are those of the reading
+        before, and whatever changes meanwhile is news after it: each view is of one reading as a whole.
+        """
         changed = self._is_stale or self.has_news
-        self._seen, self._is_stale = self._reading, False
         if changed:
-            self._shards = {shard: place for place, shard in enumerate(self._catalogue.shards)}
-            self._foreign = {shard: why for shard in self._shards if (why := self._reason(shard)) is not None}
-            self.roster.named = len(self._shards) <= MOST_NAMED
+            self._is_stale = False
+            reading, schemes = self._reading, self._worker.schemes
+            shards: dict[Shard, int] = {}
+            foreign: dict[Shard, str] = {}
+            bound: dict[str, list[Shard]] = {}
+            async for some in portions(reading.shards):
+                for shard in some:
+                    shards[shard] = len(shards)
+                    if (topic := topic_among(reading.topics, shard)) is not None:
+                        bound.setdefault(topic.target.redacted, []).append(shard)
+                        if (why := reason_to_leave(topic, schemes)) is not None:
+                            foreign[shard] = why
+            self._seen, self._shards, self._foreign, self._bound = reading, shards, foreign, bound
+            self.roster.named = len(shards) <= MOST_NAMED
         for shard in [each for each in self.roster.observed if each not in self._shards]:
             del self.roster.observed[shard]
-        return changed
-
-    def count_short_reading(self) -> None:
-        """Note whether the other workers own less than was seen, reading after reading: then something was released."""
+        # Whether the other workers own less than was seen, reading after reading: then something was released.
         self._short_readings = self._short_readings + 1 if seems_short(self.view()) else 0
+        return changed
 
     def _in_quarantine(self) -> Mapping[Shard, str]:
         """The shards whose destination some worker has in quarantine; worked out anew when either changes."""
-        members, seen = self.members, (self.members.others, self.members.quarantined, *self._seen)
+        members = self.members
+        seen = (self._bound, members.others, members.quarantined)
         if any(new is not old for new, old in zip(seen, self._asked_for, strict=True)):
-            self._asked_for = seen
             rows = (members.quarantined, *(each.quarantined for each in members.others.values()))
             names = frozenset(name for row in rows for name in row)
-            topics = {shard: self._catalogue.topic(shard) for shard in self._shards} if names else {}
-            places = {shard: topic.target.redacted for shard, topic in topics.items() if topic is not None}
-            self._quarantined = {shard: place for shard, place in places.items() if place in names}
+            if names != self._names or self._bound is not self._asked_for[0]:  # the rows are other ones each second
+                bound = {name: self._bound.get(name, ()) for name in sorted(names)}
+                self._quarantined = {shard: name for name, shards in bound.items() for shard in shards}
+            self._names, self._asked_for = names, seen
         return self._quarantined
 
     @property
-    def _reading(self) -> tuple[object, object, object]:
-        return self._catalogue.shards, self._catalogue.topics, self._catalogue.released
-
-    def _reason(self, shard: Shard) -> str | None:
-        topic = self._catalogue.topic(shard)
-        return reason_to_leave(topic, self._worker.schemes) if topic is not None else None
+    def _reading(self) -> CatalogueReading:
+        return CatalogueReading(self._catalogue.shards, self._catalogue.topics, self._catalogue.released)
