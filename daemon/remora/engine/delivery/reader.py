@@ -251,6 +251,7 @@ class Reader:
         """The session is over, and holds nothing; `keeps_place` as in SessionReservation.close."""
         if self._giver is not None:
             self._givers.remove(self._giver)
+            self._giver = None
         self.held.close(keeps_place=keeps_place)
 
     # -------------------------------------------------------------------------------- an empty queue

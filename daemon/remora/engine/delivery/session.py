@@ -70,11 +70,9 @@ class Session:
         self.scope = scope
         self._redelivery = scope.state.redelivery
         self.on_progress = on_progress
-        self.passivates = False
-        self.leaves_waiting = False
+        self.passivates = self.leaves_waiting = False
         self.failure: RemoraError | None = None
-        self.tasks = asyncio.TaskGroup()
-        self._over = asyncio.Event()
+        self.tasks, self._over = asyncio.TaskGroup(), asyncio.Event()
         self._sender: Sender | None = None
         self.trimmer = Trimmer(
             scope, on_failure=self.fail, more_to_come=lambda: self._sender is not None and self._sender.is_busy
@@ -119,6 +117,8 @@ class Session:
         finally:
             self._redelivery.done.update(self.trimmer.forget())
             self.reader.close(keeps_place=self.leaves_waiting and self.failure is None)
+            self._sender = None
+            del self.trimmer, self.reader  # they refer to the session: nothing of it is left for the collector
         if self.failure is not None:
             raise self.failure
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from weakref import proxy
 
 from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.catching_up import catch_up
@@ -37,7 +38,10 @@ class TransactionSender:
         self._reader = session.reader
         self._route = route
         self._open: Transaction | None = None
-        self._ahead = PagesAhead(session.scope, session.reader, session.trimmer, self, is_over=lambda: session.is_over)
+        # A proxy, as the pages last no longer than their sender: the two leave nothing for the collector.
+        self._ahead = PagesAhead(
+            session.scope, session.reader, session.trimmer, proxy(self), is_over=lambda: session.is_over
+        )
         self._committer = committer
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
