@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import msgspec
 
@@ -10,6 +11,12 @@ from remora.metrics import Telemetry
 from remora.metrics.stages import StageRow, slow_lines, stages_shown
 from remora.policy.stages import EventStage
 from remora.process.loop import GarbageWatch
+
+
+class Node:
+    """What may refer to itself."""
+
+    itself: Node
 
 
 def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
@@ -86,3 +93,26 @@ def test_collections_of_garbage_are_counted_when_they_are_reported() -> None:
     watch.report(telemetry)
 
     assert value(telemetry, "remora_gc_seconds_count", generation="2") == 1
+
+
+def test_what_a_worker_holds_is_left_out_of_further_collections() -> None:
+    """Once it holds a thousand shards, and then each time that it holds twice as many; what was garbage by then is
+    collected first. A worker that gave most of them away begins anew."""
+    watch, kept, is_left_out = GarbageWatch(), list[list[int]](), list[bool]()
+    garbage = Node()
+    garbage.itself = garbage
+    is_gone = weakref.ref(garbage)
+    del garbage
+
+    try:
+        for held in (999, 1000, 1999, 2000, 1000, 999, 1997, 1998):
+            kept += ([] for _ in range(100))
+            before = gc.get_freeze_count()
+            watch.settle(held)
+            is_left_out.append(gc.get_freeze_count() >= before + 100)
+            assert (is_gone() is None) or held == 999
+    finally:
+        gc.unfreeze()
+        gc.freeze()
+
+    assert is_left_out == [False, True, False, True, False, False, False, True]

@@ -117,6 +117,9 @@ async def measure_lag(telemetry: Telemetry, interval_s: float = 1.0) -> None:
 
 _MOST = 10_000
 
+SETTLED_LEAST = 1000
+"""Fewer shards make no collection long."""
+
 
 class CountsCollections(Protocol):
     """Counts a collection of a generation, which took so long."""
@@ -126,9 +129,13 @@ class CountsCollections(Protocol):
 
 class GarbageWatch:
     """Notes each collection while it is entered. It may happen in any thread, at any allocation, also while a metric's
-    lock is held: so a collection is only noted, and `report` counts it."""
+    lock is held: so a collection is only noted, and `report` counts it.
+
+    It also keeps collections short: what a worker has of each shard stays for days, and is no garbage.
+    """
 
     def __init__(self) -> None:
+        self._settled = 0
         self._found: deque[tuple[int, float]] = deque(maxlen=_MOST)
         self._began = 0.0
 
@@ -144,6 +151,20 @@ class GarbageWatch:
             self._began = time.perf_counter()
         else:
             self._found.append((info["generation"], time.perf_counter() - self._began))
+
+    def settle(self, held: int) -> None:
+        """Leave all that is there out of further collections, once a worker holds twice as many shards as last time.
+
+        With 11,000 shards of as many topics a whole collection goes through 181,000 objects in 37 ms, in which no lock
+        is renewed. What is left out is still freed when nothing refers to it; only a cycle would stay for good. So
+        those of now are collected first, a shard that is released leaves none, and few of these moments come.
+        """
+        if held < self._settled // 2:
+            self._settled = held  # those that come after it are new
+        if held >= max(SETTLED_LEAST, 2 * self._settled):
+            gc.collect()
+            gc.freeze()
+            self._settled = held
 
     def report(self, to: CountsCollections) -> None:
         """Count what was noted since the last time."""

@@ -288,6 +288,7 @@ class Process:
             self._telemetry.store_depth(*self._store.depth)
             self._telemetry.note_stages(self._telemetry.clock())
             self.garbage.report(self._telemetry)
+            self.garbage.settle(worker.held_shards)
             self._report.store_failing(self._store.failing, self._store.damaged)
             self._telemetry.shaping_waiting(self._gate.waiting_by_scope())
             await asyncio.sleep(1)
