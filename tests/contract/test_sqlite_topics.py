@@ -19,7 +19,7 @@ from remora.model.ingest import Removed, RoutedEvent
 from remora.model.peaks import HourPeak
 from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
-from remora.storage.sqlite import SqliteStore, schema, topics
+from remora.storage.sqlite import SqliteStore, catalog, schema, topics
 from remora.storage.sqlite.file import File, write_nothing
 from support.stores import QUIET_S, own_topic, settle_all, spread
 
@@ -60,6 +60,33 @@ async def test_catalogue_that_stays(store: SqliteStore, settings: SqliteSettings
     assert await store.catalog.shards() is shards
     assert await store.catalog.topics() is known
     assert known == {topic.first_shard: topic}
+
+
+async def test_catalogue_of_many_topics(
+    store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topics of each file are read in a turn of the event loop of their own; who asks meanwhile, too, is answered
+    what all files have."""
+    for name in "abcdefgh":
+        await store.own_topics.create(own_topic(name))
+    read, seen = catalog._read_catalog, list[str]()
+
+    def reads(connection: sqlite3.Connection, known: catalog._FileCatalog | None) -> catalog._FileCatalog:
+        found = read(connection, known)
+        if found is not known:
+            seen.append("file")
+            asyncio.get_running_loop().call_soon(seen.append, "turn")
+        return found
+
+    async with SqliteStore(settings) as other:
+        monkeypatch.setattr(catalog, "_read_catalog", reads)
+        shards = await other.catalog.shards()
+        assert seen == ["file", "turn"] * settings.files
+        await store.own_topics.create(own_topic("i"))
+        both = await asyncio.gather(*(other.catalog.shards() for _ in range(3)))
+
+    assert {each.queue for each in shards} >= set("abcdefgh")
+    assert all({each.queue for each in found} >= set("abcdefghi") for found in both)
 
 
 async def test_catalogue_that_changes(store: SqliteStore, settings: SqliteSettings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,7 @@ class SqliteCatalog(SqlitePart):
     def __init__(self, files: Files) -> None:
         super().__init__(files)
         self._by_file: dict[File, _FileCatalog] = {}
+        self._parts: Sequence[_FileCatalog] = ()
         self._shards: Sequence[Shard] = []
         self._topics: Mapping[Shard, Topic] = {}
         self._holds: Mapping[Shard, TopicHold] = {}
@@ -90,15 +92,16 @@ class SqliteCatalog(SqlitePart):
 
     async def _refresh(self) -> None:
         """Read what changed. Of a damaged file the last that was known stands."""
-        has_changed = False
         for file in self._files.all:
             with suppress(StoreDamaged):
                 known = self._by_file.get(file)
                 part = await file.read(lambda connection: _read_catalog(connection, known))  # noqa: B023 - awaited
-                self._by_file[file] = part
-                has_changed |= part is not known
-        if has_changed:
-            parts = [self._by_file[file] for file in self._files.all if file in self._by_file]
+                if part is not known:
+                    self._by_file[file] = part
+                    await asyncio.sleep(0)  # thousands of topics take milliseconds a file
+        parts = [self._by_file[file] for file in self._files.all if file in self._by_file]
+        if [*map(id, parts)] != [*map(id, self._parts)]:  # another refresh may have read them
+            self._parts = parts
             self._shards = sorted(chain.from_iterable(part.shards for part in parts), key=lambda shard: shard.queue)
             self._topics = {shard: topic for part in parts for shard, topic in part.topics.items()}
             self._holds = {shard: hold for part in parts for shard, hold in part.holds.items()}
