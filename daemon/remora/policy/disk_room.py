@@ -26,6 +26,10 @@ _SLACK_PAGES = 16
 """Beside the ballast itself, what must be free before it is taken: else the next event would be refused for it."""
 
 
+SCARCE_PAGES = 4 * _SLACK_PAGES
+"""With fewer pages left, what was delivered gives its own back: before an event finds none, or delivery does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reserve:
     """What a file keeps for itself. The log has `log_bytes` allocated, and is copied into the file from

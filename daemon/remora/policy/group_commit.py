@@ -10,6 +10,7 @@ written once. One that is not is written twice: a backlog of large requests take
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MOST_S = 0.005
@@ -42,3 +43,19 @@ def settles_at_once(nbytes: int, waiting_bytes: int, kept_bytes: int) -> bool:
     the part's turn comes, about as much has come behind it, and the log keeps `kept_bytes`.
     """
     return nbytes >= LARGE_BYTES and waiting_bytes > kept_bytes
+
+
+def fitting(sizes: Sequence[int], left_bytes: int) -> list[bool]:
+    """Which requests of these sizes are stored in a file that has so much room left: those that fit, one behind the
+    other, and the first where none does.
+
+    They get half of the room: pages are not filled to the last byte, and others are changed beside them.
+    """
+    left = left_bytes // 2
+    found = []
+    for nbytes in sizes:
+        found.append(nbytes <= left)
+        left -= nbytes if nbytes <= left else 0
+    if not any(found):
+        found[0] = True
+    return found

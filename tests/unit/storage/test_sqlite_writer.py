@@ -20,7 +20,7 @@ from remora.storage.sqlite import writer as module
 from remora.storage.sqlite.allocation import KeptOpen
 from remora.storage.sqlite.connections import PAGE_BYTES
 from remora.storage.sqlite.room import Room
-from remora.storage.sqlite.writer import Writer
+from remora.storage.sqlite.writer import Around, Writer
 
 
 @pytest.fixture(autouse=True)
@@ -288,6 +288,62 @@ async def test_what_is_too_much_is_refused_alone(writer: Writer, path: Path, mon
     assert rows(path) == [0, 1]
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert await writer.write(jobs[0][0], durable=True) == "large"
+
+
+async def test_a_log_that_finds_no_room_to_be_shortened_is_left_for_a_while(
+    path: Path, damages: list[StoreDamaged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where what waits in the log finds no page to settle in, that is tried once, and not after each transaction; again
+    after a while."""
+    monkeypatch.setattr(module, "_TIDY_AGAIN_S", 1e9)
+    tried: list[None] = []
+
+    def full(_: sqlite3.Connection) -> None:
+        tried.append(None)
+        raise StoreFull("full")
+
+    around = Around(is_due=lambda _: True, tidy=full)
+    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1), around=around)
+    for number in range(5):
+        await writer.write(insert(number), durable=False)
+    thread = writer.end()
+    assert thread is not None
+    await asyncio.to_thread(thread.join, 120)
+    assert len(tried) == 1
+
+    monkeypatch.setattr(module, "_TIDY_AGAIN_S", 0.0)
+    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1), around=around)
+    for number in range(5, 8):
+        await writer.write(insert(number), durable=False)
+    thread = writer.end()
+    assert thread is not None
+    await asyncio.to_thread(thread.join, 120)
+    assert len(tried) == 4
+
+
+async def test_refused_events_look_for_room_once_in_a_while(
+    path: Path, damages: list[StoreDamaged], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many events a full file refuses, what was delivered is looked for once where there is nothing of it."""
+    monkeypatch.setattr(module, "_IN_VAIN_S", 1e9)
+    looks: list[None] = []
+
+    def nothing(_: sqlite3.Connection) -> bool:
+        looks.append(None)
+        return False
+
+    def refused(_: sqlite3.Connection) -> None:
+        raise StoreFull("full")
+
+    writer = Writer(path, damages.append, Room(path, KeptOpen(), 1), around=Around(make_room=nothing))
+    for _ in range(5):
+        with pytest.raises(StoreFull):
+            await writer.write(refused, durable=False)
+    thread = writer.end()
+    assert thread is not None
+    await asyncio.to_thread(thread.join, 120)
+
+    assert len(looks) == 1
 
 
 async def test_log_stays_small(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ class File:
         self._files = place.files
         self._bell = bell
         self._changed = changed
-        around = Around(self._check_version, recent.is_due, recent.settle, recent.free_pages)
+        around = Around(self._check_version, recent.is_due, recent.settle, recent.make_room)
         room = Room(path, self._kept, place.files, place.most_together)
         self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
@@ -120,7 +120,7 @@ class File:
             if upkeep:
                 self._met(_WRITING, StoreAway("no_room", f"{exc}: not even what is delivered can be removed"))
             else:
-                self._refused()
+                self.refused()
             raise
         self._well(_WRITING)
         if arrived or changes_topics:
@@ -233,12 +233,13 @@ class File:
         if before != (self.is_short_of_room, self.has_topics):
             self._changed()
 
-    def _refused(self) -> None:
-        """Events found no room, whatever the disk shows."""
+    def refused(self) -> StoreFull:
+        """Events found no room, whatever the disk shows; what those are told."""
         self._refused_until = time.monotonic() + _REFUSED_FOR_S
         if not self.is_short_of_room:
             self.is_short_of_room = True
             self._changed()
+        return StoreFull(f"{self.path}: {self.lack or 'the disk is full'}, save for what delivery needs")
 
     async def try_again(self) -> None:
         """Find out whether a file that is found, but could not be written or read, can be again."""

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from remora.model.errors import RemoraError, StoreUnavailable
+from remora.model.errors import RemoraError, StoreFull, StoreUnavailable
 from remora.model.shard import Shard
-from remora.policy.group_commit import Past, wait_s
+from remora.policy.group_commit import Past, fitting, wait_s
 from remora.policy.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer, Work
+from remora.storage.sqlite.connections import PAGE_BYTES
 from remora.storage.sqlite.file import File
 from remora.storage.sqlite.write_batch import WriteBatch
 
@@ -51,15 +52,24 @@ _MOST_BYTES = 8 << 20
 MOST_LINKS = 32
 """Requests that the span of a group links to, of those that have a trace."""
 
+_PAGES_LEFT = """
+SELECT max_page_count - page_count + freelist_count
+FROM pragma_max_page_count, pragma_page_count, pragma_freelist_count
+"""
+
 _MOST_TURNS = 8
 """A group waits for at most as many turns of the event loop, and only while each of them brings another request."""
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Requests that one transaction carries out in order; more may join until the first of them runs."""
+    """Requests that one transaction carries out in order; more may join until the first of them runs.
+
+    Run again, since the file had no room for all of them, it refuses those that still find none, and not the others.
+    """
 
     requests: list[Request[object]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     waiting: list[Done] = field(default_factory=list)
     arrived: dict[Shard, None] = field(default_factory=dict)
     nbytes: int = 0
@@ -68,6 +78,7 @@ class _Group:
     since: float = field(default_factory=time.monotonic)
     enough: asyncio.Event = field(default_factory=asyncio.Event)
     _is_closed: bool = False
+    _has_run: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def join(self, request: Request[object], wants: Wants, done: Done) -> bool:
@@ -76,6 +87,7 @@ class _Group:
             if self._is_closed or self._is_full:
                 return False
             self.requests.append(request)
+            self.sizes.append(wants.nbytes)
             self.waiting.append(done)
             self.nbytes += wants.nbytes
             self.arrived.update(dict.fromkeys(wants.arrived))
@@ -112,10 +124,22 @@ class _Group:
         """The writer's job: returns the outcome of each request, an exception where it was refused."""
         with self._lock:
             self._is_closed = True
+        fitting = self._fitting(connection)
         batch = WriteBatch(connection, self.arrived)
-        outcomes = [_outcome(request, batch) for request in self.requests]
+        outcomes = [
+            _outcome(request, batch) if fits else StoreFull("no room is left for it")
+            for request, fits in zip(self.requests, fitting, strict=True)
+        ]
         batch.flush()
         return outcomes
+
+    def _fitting(self, connection: sqlite3.Connection) -> list[bool]:
+        """Which requests to carry out: all, or when it runs again those that fit, and the first where none does."""
+        if not self._has_run:
+            self._has_run = True
+            return [True] * len(self.requests)
+        (pages,) = connection.execute(_PAGES_LEFT).fetchone()
+        return fitting(self.sizes, PAGE_BYTES * pages)
 
 
 class GroupCommit:
@@ -200,6 +224,9 @@ class GroupCommit:
                 span.end(str(exc))
                 raise
             self._meter.stage_took(EventStage.COMMIT, "sqlite", time.monotonic() - group.since)
+            if any(isinstance(each, StoreFull) for each in outcomes):
+                refusal = file.refused()
+                outcomes = [refusal if isinstance(each, StoreFull) else each for each in outcomes]
             self._past[file] = Past(len(group.requests), asyncio.get_running_loop().time() - began)
             span.end(attributes={"remora.requests": len(group.requests), "remora.bytes": group.nbytes})
             return outcomes

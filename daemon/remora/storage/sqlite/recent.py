@@ -77,6 +77,11 @@ WHERE queues.id = CAST(new.key AS INTEGER) AND queues.settled < new.value
 # The newest row stays, though empty: the next one's id has to be greater than all that there ever were.
 _EMPTY = "UPDATE recent SET parts = x'', data = x'' WHERE id = ? AND id = (SELECT max(id) FROM recent)"
 _REMOVE = "DELETE FROM recent WHERE id <= ? AND id < (SELECT max(id) FROM recent)"
+_REMOVE_THESE = """
+DELETE FROM recent WHERE id IN (SELECT value FROM json_each(?)) AND id < (SELECT max(id) FROM recent)
+"""
+
+_LAST_ROW = (1 << 63) - 1
 
 _decode_numbers = msgspec.json.Decoder(list[int]).decode
 _decode_fronts = msgspec.json.Decoder(list[tuple[int, int]]).decode
@@ -368,22 +373,53 @@ def append_settled(connection: sqlite3.Connection, parts: Iterable[Added]) -> No
     insert(connection, "settled (id, data, checksum)", 3, values, nbytes)
 
 
-def free_pages(connection: sqlite3.Connection) -> None:
-    """Within a transaction, remove the oldest rows of the log in which nothing waits."""
-    oldest, _ = connection.execute(_ENDS).fetchone()
-    rows = connection.execute("SELECT id, parts FROM recent WHERE id <= ? ORDER BY id", ((oldest or 0) + AT_ONCE,))
-    known = [(row, list(unpacked(row, packed))) for row, packed in rows if not is_damaged(packed)]
-    fronts = _fronts(connection, {queue for _, parts in known for queue, _ in parts})
-    gone = 0
-    ends: dict[int, int] = {}
-    for row, parts in known:
-        if any(part.end > fronts.get(queue, part.end) for queue, part in parts):
-            break
-        gone = row
-        ends |= {queue: part.end for queue, part in parts}
+def free_pages(connection: sqlite3.Connection) -> bool:
+    """Within a transaction, remove the rows of the log in which nothing waits, wherever they stand; whether there were
+    any. It takes no page."""
+    known = _ends_by_row(connection)
+    fronts = _fronts(connection, {queue for _, ends in known for queue in ends})
+    gone: list[int] = []
+    settled: dict[int, int] = {}
+    for row, ends in known:
+        if all(end <= fronts.get(queue, end) for queue, end in ends.items()):
+            gone.append(row)
+            settled |= ends
     if gone:
-        _remove(connection, gone)
-        connection.execute(_SETTLED, (_json(ends),))
+        connection.execute(_EMPTY, (gone[-1],))
+        connection.execute(_REMOVE_THESE, (_json(gone),))
+        connection.execute(_SETTLED, (_json(settled),))
+    return bool(gone)
+
+
+def make_room(connection: sqlite3.Connection) -> bool:
+    """Within a transaction, remove what was delivered from the log; whether there was any.
+
+    Where each row has something that waits, that of the oldest ones settles, if more of them was delivered: for what
+    settles there may be no page.
+    """
+    if free_pages(connection):
+        return True
+    oldest, newest = connection.execute(_ENDS).fetchone()
+    if newest is None or oldest == newest:
+        return False
+    rows = _column(connection, _OLDEST, oldest + AT_ONCE)
+    parts = [each for row, packed in rows for each in unpacked(row, packed)]
+    fronts = _fronts(connection, {queue for queue, _ in parts})
+    waiting = sum(part.nbytes for queue, part in parts if part.end > fronts.get(queue, part.end))
+    if 2 * waiting > sum(part.nbytes for _, part in parts) or any(is_damaged(packed) for _, packed in rows):
+        return False
+    settle(connection)
+    return True
+
+
+def _ends_by_row(connection: sqlite3.Connection) -> list[tuple[int, dict[int, int]]]:
+    """The rows of the log that can be read, and take room: by queue, the position behind the last entry there."""
+    rows = _column(connection, _OLDEST, _LAST_ROW)
+    return [
+        (row, {queue: part.end for queue, part in unpacked(row, packed)})
+        for row, packed in rows
+        if not is_damaged(packed) and (packed or row < rows[-1][0])
+    ]
 
 
 def _remove(connection: sqlite3.Connection, upto: int) -> None:

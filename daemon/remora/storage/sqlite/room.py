@@ -161,7 +161,7 @@ class Room:
         (self._has_ballast,) = connection.execute(_HAS_BALLAST).fetchone()
         if self._has_ballast:
             return True
-        if not disk_room.has_room_for_ballast(self._kept, self._pages_left(connection)):
+        if not disk_room.has_room_for_ballast(self._kept, self.pages_left(connection)):
             return False
         connection.execute(_TAKE_BALLAST, (self._kept.ballast_pages * (PAGE_BYTES - 4),))
         self._has_ballast = True
@@ -208,7 +208,8 @@ class Room:
         most = step if self._largest is None else min(step, self._largest)
         return allocate(descriptor, size, most) or allocate(descriptor, size, nbytes)
 
-    def _pages_left(self, connection: sqlite3.Connection) -> int:
+    def pages_left(self, connection: sqlite3.Connection) -> int:
+        """How many pages the next transaction finds: those that are free, and by how many the file may grow."""
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
         if not self._disk.may_be_filled:
             return int(free)

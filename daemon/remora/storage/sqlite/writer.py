@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.policy.disk_room import SCARCE_PAGES
 from remora.policy.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite.allocation import log_of
@@ -51,6 +52,13 @@ _LONGEST_S = 0.025
 
 _LARGE_LOG_BYTES = 64 << 20
 _CHECKPOINT_PATIENCE_MS = 100
+_IN_VAIN_S = 0.05
+"""How long nothing is looked for in a full file after a look that found nothing to remove, or that no event asked for:
+else each transaction would cost one."""
+
+_TIDY_AGAIN_S = 1.0
+"""How long a log that could not be shortened for want of room is left as it is."""
+
 _KEPT_BY_READERS_S = 1.0
 """How long a log is left as it is after a wait for readers in vain. Without a pause every order that finds no room, and
 every transaction behind a large log, would wait for a reader that stays."""
@@ -83,12 +91,12 @@ class _QueuedJob:
 @dataclass(frozen=True, slots=True)
 class Around:
     """What belongs to the file's transactions: `begun` raises in one that must not be; `tidy` runs in one of its own
-    after each in which `is_due`; `free_pages` frees pages without taking any."""
+    after each in which `is_due`; `make_room` removes what was delivered, and tells whether there was any."""
 
     begun: Callable[[sqlite3.Connection], None] = lambda _: None
     is_due: Callable[[sqlite3.Connection], bool] = lambda _: False
     tidy: Callable[[sqlite3.Connection], None] = lambda _: None
-    free_pages: Callable[[sqlite3.Connection], None] = lambda _: None
+    make_room: Callable[[sqlite3.Connection], bool] = lambda _: False
 
 
 _NOTHING_AROUND = Around()
@@ -129,7 +137,8 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._is_durable: bool | None = None
         self._is_ending = False
-        self._log_is_kept_until = 0.0
+        self._log_is_kept_until = self._is_untidy_until = 0.0
+        self._room_is_left_until = self._nothing_to_remove_until = 0.0
 
     # ------------------------------------------------------------------------------------- in the event loop
 
@@ -245,12 +254,31 @@ class Writer:
             else:
                 for order in batch:
                     order.error = error
+        else:
+            for order in batch:
+                if isinstance(order.error, StoreFull):  # of events, while delivery has used its last room
+                    self._again(order, [self._make_room_for_events])
         # The loop may be closed already when a call was given up.
         times, self._times = self._times, []
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, batch, times)
-        while self._connection is not None and self._around.is_due(self._connection) and self._tidy():
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Do what keeps the file small, and free pages for what comes next where it cannot grow."""
+        while (
+            self._connection is not None
+            and self._around.is_due(self._connection)
+            and time.monotonic() >= self._is_untidy_until
+            and self._tidy()
+        ):
             pass
+        if self._connection is None or (now := time.monotonic()) < self._room_is_left_until:
+            return
+        self._room_is_left_until = now + _IN_VAIN_S
+        with suppress(sqlite3.Error):  # which the next transaction meets
+            if self._room.pages_left(self._connection) < SCARCE_PAGES:
+                self._make_room_for_events()
 
     def _transact(self, waiting: deque[_QueuedJob], batch: list[_QueuedJob]) -> None:
         """Move orders from `waiting` to `batch` and carry them out: all that the transaction takes."""
@@ -280,20 +308,29 @@ class Writer:
                 self._begin_log_anew()
 
     def _tidy(self) -> bool:
-        """Do what keeps the file small, which no order waits for; what fails now is done after the next one."""
+        """Shorten the log, which no order waits for; what fails now is done after a later one."""
         began = time.monotonic()
-        is_done = self._aside(self._around.tidy)
+        done = self._aside(self._around.tidy)
         self._times.append((EventStage.CHECKPOINT, time.monotonic() - began))
-        return is_done
+        if isinstance(done, StoreFull):
+            self._is_untidy_until = time.monotonic() + _TIDY_AGAIN_S
+        return not isinstance(done, StoreError)
 
-    def _free_pages(self) -> bool:
-        return self._aside(self._around.free_pages)
+    def _make_room(self) -> None:
+        """Have what was delivered give its pages back."""
+        if self._aside(self._around.make_room) is not True:
+            self._nothing_to_remove_until = time.monotonic() + _IN_VAIN_S
 
-    def _aside(self, job: Job[None]) -> bool:
-        """Run a job of the file's own in a transaction of its own; whether that was done."""
+    def _make_room_for_events(self) -> None:
+        """The same, unless that was in vain a moment ago."""
+        if time.monotonic() >= self._nothing_to_remove_until:
+            self._make_room()
+
+    def _aside(self, job: Job[T]) -> T | StoreError:
+        """Run a job of the file's own in a transaction of its own; what it returns, or why that was not done."""
         try:
             connection = self._begin(durable=False)
-            job(connection)
+            result = job(connection)
             self._room.cover(connection)
             connection.execute("COMMIT")
         except Exception as exc:
@@ -301,8 +338,8 @@ class Writer:
             if isinstance(error, StoreDamaged):
                 with suppress(RuntimeError):  # the loop may be closed already
                     self._loop.call_soon_threadsafe(self._on_damage, error)
-            return False
-        return True
+            return error
+        return result
 
     def _one(self, connection: sqlite3.Connection, order: _QueuedJob, shared: bool) -> None:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
@@ -329,14 +366,20 @@ class Writer:
             connection.execute("RELEASE job")
 
     def _alone(self, order: _QueuedJob) -> None:
-        """Run an order again, of a transaction that found no room.
+        """Run an order again that found no room.
 
-        What needs little may find it in the log, once that was copied, or in what can be given back; and upkeep in the
-        ballast.
+        It may find some in what was delivered, which is the cheapest to try, and in the log, once that was copied; and
+        upkeep in the ballast.
         """
-        ways: tuple[Callable[[], object], ...] = (self._copy_log, self._free_pages)
         if order.upkeep:
-            ways = (self._copy_log, self._begin_log_anew, self._free_pages, self._give_ballast_up, self._tidy)
+            self._again(
+                order, [self._make_room, self._copy_log, self._begin_log_anew, self._give_ballast_up, self._tidy]
+            )
+        else:
+            self._again(order, [self._make_room_for_events, self._copy_log])
+
+    def _again(self, order: _QueuedJob, ways: Sequence[Callable[[], object]]) -> None:
+        """Run an order after each of these ways to make room for it, until it finds some."""
         for make_room in ways:
             make_room()
             try:
