@@ -25,6 +25,8 @@ from remora.model.errors import (
     OnceConflict,
     QueueFull,
     StoreDamaged,
+    StoreError,
+    StoreFull,
     StoreUnavailable,
     TopicClosed,
     TopicMoved,
@@ -188,28 +190,29 @@ async def test_numbers_of_topics_that_have_a_sequence(store: SqliteStore) -> Non
 
 
 class Failing:
-    """Has transactions of a file fail, as they do while others keep it busy."""
+    """Has transactions of a file fail, as they do while others keep it busy, or while its disk has no room."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreError] = StoreUnavailable) -> None:
         self.is_on = False
         write, path = File.write, f"queues-{number:03}.db"
 
         async def failing(file: File, job: Any, **options: Any) -> Any:
             if self.is_on and file.path.name == path and options.get("durable", True):
-                raise StoreUnavailable(f"{path}: others kept it busy")
+                raise kind(f"{path} fails")
             return await write(file, job, **options)
 
         monkeypatch.setattr(File, "write", failing)
 
 
+@pytest.mark.parametrize("kind", [StoreUnavailable, StoreFull])
 @pytest.mark.parametrize("once", [None, ONCE])
 async def test_what_is_decided_is_finished_later(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, once: IdempotencyKey | None
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, once: IdempotencyKey | None, kind: type[StoreError]
 ) -> None:
     """A request whose part a file does not take fails with an unknown outcome, is finished when the file does, and its
     repeat is answered as the first try."""
     there = await topics(store)
-    failing = Failing(monkeypatch, zlib.crc32(there[2].name.encode()) % FILES)
+    failing = Failing(monkeypatch, zlib.crc32(there[2].name.encode()) % FILES, kind)
 
     failing.is_on = True
     with pytest.raises(StoreUnavailable):

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from remora.codec.trace_context import context_of
-from remora.model.errors import StoreError, StoreUnavailable, TopicMoved
+from remora.model.errors import StoreError, StoreFull, StoreUnavailable, TopicMoved
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
 from remora.model.ingest import IdempotencyKey, ReservedRoom
 from remora.model.shard import Shard
@@ -100,12 +100,17 @@ class FanOut(SqliteIngest):
         return found.answer
 
     async def complete(self, home: int, decision: Decision) -> None:
-        """Have every file take its part, and close the decision. Raises what keeps the first of them from it."""
+        """Have every file take its part, and close the decision. Raises what keeps the first of them from it.
+
+        A file without room is StoreUnavailable: the request is decided, and who took it for refused would send it anew.
+        """
         if not decision.parts:
             return
         taking = [asyncio.ensure_future(self._take(home, decision, part)) for part in decision.parts]
         outcomes = await asyncio.gather(*taking, return_exceptions=True)
         for each in outcomes:
+            if isinstance(each, StoreFull):
+                raise StoreUnavailable(f"the request is decided, and stored when there is room: {each}") from each
             if isinstance(each, BaseException):
                 raise each
         # Nobody waits for the closing: where it fails, whoever finishes the request next does it again.
