@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -168,6 +169,22 @@ async def test_a_check_of_a_store_that_is_not_in_use_keeps_the_room_of_its_log(c
         await store.ingest.publish(topic, spread(topic, 1))
         log = (directory / "queues-000.db-wal").stat()
         assert (log.st_ino, log.st_size) == (kept.st_ino, kept.st_size)
+
+
+async def test_a_log_whose_name_is_removed_is_found_after_a_crash(
+    store: SqliteStore, configured: SqliteSettings, tmp_path: Path
+) -> None:
+    """The next transaction gives it its name back: what was answered for before and after is in what a crash leaves."""
+    topic = await store.own_topics.create(own_topic("t", 1))
+    await store.ingest.publish(topic, spread(topic, 3))
+    directory, crashed = Path(configured.directory), tmp_path / "crashed"
+    (directory / "queues-000.db-wal").unlink()
+
+    await store.ingest.publish(topic, spread(topic, 2))
+
+    shutil.copytree(directory, crashed, ignore=shutil.ignore_patterns("owners", "*-room"))
+    async with SqliteStore(replace(configured, directory=str(crashed))) as again:
+        assert len([entry async for entry in again.inspection.dump(topic.shard(0))]) == 5
 
 
 def has_ballast(configured: SqliteSettings) -> bool:

@@ -137,6 +137,16 @@ def keep_log(path: Path) -> None:
         os.link(log, kept)
 
 
+def give_name_back(path: Path, inode: int) -> bool:
+    """Give the log of this number its first name back, which somebody has removed while the file is open: else a start
+    after a crash would not find what it holds. False where it has no second name."""
+    with suppress(OSError):
+        if _kept(path).stat().st_ino == inode:
+            os.link(_kept(path), log_of(path))
+            return True
+    return False
+
+
 def restore_log(path: Path) -> None:
     """Give the log its first name back, if the file is not open anywhere."""
     log, kept = log_of(path), _kept(path)
