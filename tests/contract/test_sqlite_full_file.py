@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -179,3 +180,45 @@ async def test_a_row_that_cannot_be_read_is_not_removed(store: SqliteStore, conf
     with closing(sqlite3.connect(Path(configured.directory) / "queues-000.db")) as connection:
         (left,) = connection.execute("SELECT count(*) FROM recent WHERE parts = x'0102030405'").fetchone()
     assert left == 1
+
+
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_gives_room_back_keeps_what_waits(
+    store: SqliteStore, configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """However storing, delivering, settling and the removal of what was delivered alternate, of two processes: each
+    shard has its events once and in order, and the file is sound."""
+    chance, shards = random.Random(seed), 3
+    monkeypatch.setattr(recent, "AT_ONCE", 100_000)
+    topic = await store.own_topics.create(own_topic("t", shards))
+    tokens = [await held(store, shard) for shard in topic.all_shards()]
+    stored, removed = [0] * shards, [0] * shards
+    async with SqliteStore(configured) as other:
+        for _ in range(150):
+            number = chance.randrange(shards)
+            (file,) = chance.choice([store, other])._files.all
+            match chance.randrange(6):
+                case 0 | 1 | 2:
+                    count = chance.randrange(1, 12)
+                    events = [
+                        RoutedEvent(number, b"bkt:k", b"%d " % (stored[number] + each) + bytes(chance.randrange(3000)))
+                        for each in range(count)
+                    ]
+                    stored[number] += (await chance.choice([store, other]).ingest.publish(topic, events)).events
+                case 3:
+                    page = await store.queue.read(tokens[number], b"", chance.randrange(1, 30))
+                    first = [int(entry.split()[0]) for entry in page.entries]
+                    assert first == list(range(removed[number], removed[number] + len(first)))
+                    if first:
+                        await store.queue.remove(tokens[number], page.positions[-1], len(first), delivered(page))
+                        removed[number] += len(first)
+                case 4:
+                    await file.write(chance.choice([recent.free_pages, recent.make_room]), upkeep=True)
+                case _:
+                    await file.write(lambda connection: recent.settle(connection, 50_000), upkeep=True)
+
+    for number, shard in enumerate(topic.all_shards()):
+        left = [int(entry.split()[0]) async for _, entry in store.inspection.dump(shard)]
+        assert left == list(range(removed[number], stored[number]))
+    assert is_sound(configured)
