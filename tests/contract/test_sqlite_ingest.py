@@ -475,9 +475,8 @@ class Model:
         promise.state = "ended"
 
     def expire(self) -> None:
-        open_ = [each for each in self.reserved if each.state == "open"]
-        if any(each.rooms for each in open_):  # a topic in which none has room is passed over: none is to be freed
-            for each in open_:
+        for each in self.reserved:
+            if each.state == "open":
                 each.state = "ended"
 
     def _append(self, events: list[RoutedEvent]) -> None:
