@@ -201,19 +201,26 @@ def _has_literal_keys(target: Target) -> bool:
 
 def behind_event(topic: Topic, created: Time) -> bytes:
     """What stands behind the event in each entry of a topic that is created at this time."""
-    tail, limits = _of_topic(topic)
-    return tail + _TIME.pack(*created) + limits
+    kept = _behind.get(id(topic)) or _keep_behind(topic)
+    return kept[1] + _TIME.pack(*created) + kept[2]
 
 
-@lru_cache(maxsize=256)
-def _of_topic(topic: Topic) -> tuple[bytes, bytes]:
-    """The same up to the time of creation, and behind that."""
+_MOST_BEHIND = 1024
+
+_behind: dict[int, tuple[Topic, bytes, bytes]] = {}
+"""By its identity each topic with what stands behind its events up to the time of creation, and behind that. A topic
+that is kept here is alive, so no other one has its identity. To hash a topic would take longer than the rest."""
+
+
+def _keep_behind(topic: Topic) -> tuple[Topic, bytes, bytes]:
     target = topic.target
     tail = _strings(*(text.encode("utf-8", "surrogateescape") for text in (target.uri, target.args, target.topic)))
     ttl, retries, sleep = topic.time_to_live_s, topic.max_retries, topic.retry_sleep_s
-    return tail, _LIMITS.pack(
-        UNSET if ttl is None else ttl, UNSET if retries is None else retries, UNSET if sleep is None else sleep
-    )
+    limits = _LIMITS.pack(*(UNSET if each is None else each for each in (ttl, retries, sleep)))
+    if len(_behind) >= _MOST_BEHIND:
+        _behind.clear()
+    found = _behind[id(topic)] = (topic, tail, limits)
+    return found
 
 
 def _strings(*texts: bytes) -> bytes:

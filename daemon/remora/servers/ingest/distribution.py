@@ -45,15 +45,11 @@ class Matching:
     last event that matches none.
     """
 
-    __slots__ = (
-        "_allowed", "_left", "accepted", "by_topic", "dropped", "filtered", "matcher", "refused_bucket", "sender",
-        "sent", "tests", "unmatched", "unmatched_bucket",
-    )  # fmt: skip
+    accepted = unmatched = dropped = tests = 0
+    unmatched_bucket = refused_bucket = ""
 
     def __init__(self, matcher: RequestMatcher, sender: SenderGrant, most_bytes: int) -> None:
         self.by_topic: dict[str, TopicMatches] = {}
-        self.accepted = self.unmatched = self.dropped = self.tests = 0
-        self.unmatched_bucket = self.refused_bucket = ""
         self.sent: dict[bytes, set[int]] = {}
         self.filtered: dict[bytes, bytes] = {}
         self.matcher = matcher
@@ -78,8 +74,9 @@ class Matching:
             self.unmatched_bucket = _shown(happening_of(part.events[last][1]).bucket)
             self.unmatched += unmatched
             self.accepted -= unmatched
-        self.dropped += part.dropped
-        self.tests += part.tests
+        if part.dropped or part.tests:
+            self.dropped += part.dropped
+            self.tests += part.tests
         self._send(part.events, places)
 
     def _check_rights(self) -> None:

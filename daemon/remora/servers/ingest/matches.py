@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from remora.codec import speedups
 from remora.codec.event_copies import Sends, happening_of
@@ -16,6 +16,13 @@ from remora.servers.http.begun import in_task
 FRESH_S = 2.0
 
 
+Places = Callable[[Sequence[Keyed], dict[bytes, set[int]], dict[bytes, bytes]], Sequence[Sequence[int]]]
+"""Gives the places of the notifications that each event matches.
+
+Of each bucket the first mapping gets the places, and the second one the entry of the last event that matches none.
+"""
+
+
 class RequestMatcher(Matcher):
     """A matcher that takes the events of a request at once, encoded for no topic. `sends` has what each notification
     does, by its place."""
@@ -23,17 +30,13 @@ class RequestMatcher(Matcher):
     def __init__(self, notifications: Sequence[Notification]) -> None:
         super().__init__(notifications)
         self.sends: Sends = [(each.id.encode(), each.topics) for each in notifications]
-        self._finder = speedups.MatchFinder(self.candidates, len(self.notifications)) if speedups.MatchFinder else None
+        self.places: Places = self._plainly
+        if speedups.MatchFinder:  # which is called directly: each request asks once or more
+            self.places = speedups.MatchFinder(self.candidates, len(self.notifications)).places
 
-    def places(
+    def _plainly(
         self, events: Sequence[Keyed], sent: dict[bytes, set[int]], filtered: dict[bytes, bytes]
     ) -> Sequence[Sequence[int]]:
-        """The places of the notifications that each event matches.
-
-        Of each bucket `sent` gets the places, and `filtered` the entry of the last event that matches none.
-        """
-        if self._finder:
-            return self._finder.places(events, sent, filtered)
         found = []
         for _, entry in events:
             event = happening_of(entry)
