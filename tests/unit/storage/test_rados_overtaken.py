@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.errors import ShardGone, StoreUnavailable, TopicRefused, TopicUnknown
+from remora.model.ingest import Removed
 from remora.model.ledger import FormerQueue, Tally
 from remora.model.shard import Shard
 from remora.model.topic import Topic, generation_of
@@ -77,7 +78,7 @@ class Cluster:
         return found
 
     async def swap(self, name: str, old: TopicRecord | None, new: StoredTopic) -> TopicRecord:
-        await self._step("swap", new.state)
+        await self._step("swap", new.fate or new.state)
         if self.topics.get(name) != old:
             raise MismatchError(name)
         self.topics[name] = TopicRecord(new, msgspec.msgpack.encode(new))
@@ -103,11 +104,13 @@ class Cluster:
             found.closed = "yes" if closed else ""
 
     async def fence(self, shard: Shard, topic_id: str) -> None:
+        await self._step("fence", shard.queue)
         found = self.queues.get(shard.queue)
         if found is not None and found.owner in (topic_id, PREPARING + topic_id):
             found.owner = REMOVING + topic_id
 
     async def unfence(self, shard: Shard, topic_id: str) -> None:
+        await self._step("unfence", shard.queue)
         if (found := self.queues.get(shard.queue)) is not None and found.owner == REMOVING + topic_id:
             found.owner = topic_id
 
@@ -263,6 +266,120 @@ async def test_a_change_that_wakes_up_in_a_removal_leaves_no_queue() -> None:
 
     assert isinstance(answer, TopicRefused)
     assert cluster.queues == {}
+
+
+def is_whole(cluster: Cluster, topic: Topic) -> bool:
+    """Whether a topic is there, and both of its queues take events."""
+    return cluster.topics["t"].stored.is_ready and cluster.queues == {
+        "t": QueueObject(topic.id),
+        "t.1": QueueObject(topic.id, entries=1),
+    }
+
+
+def is_gone(cluster: Cluster) -> bool:
+    """Whether nothing is left of the topic."""
+    return not cluster.topics and not cluster.queues
+
+
+async def left_behind(cluster: Cluster, topic: Topic) -> None:
+    """Where a removal without entries has got to that found the topic empty, before an entry came."""
+    await cluster.own_topics._leave(topic)
+    cluster.queues["t.1"].entries = 1
+
+
+STEPS = [
+    *[("fence", queue) for queue in ("t", "t.1")],
+    *[("unfence", queue) for queue in ("t", "t.1")],
+    *[("swap", state) for state in ("removing", "stays", "spilling")],
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_removal_with_entries_beside_one_without(step: tuple[str, str]) -> None:
+    """Of two removals of a topic with an entry, one of which may not discard it and stands still, the topic is whole
+    afterwards, or nothing of it is left; who is told that it is removed is told the truth."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    if step != ("swap", "removing"):
+        await left_behind(cluster, topic)
+    answers: list[object] = []
+
+    async def discard() -> None:
+        answers.extend(await asyncio.gather(cluster.own_topics.remove(topic, discard=True), return_exceptions=True))
+
+    async def entry() -> None:
+        if "t.1" in cluster.queues:
+            cluster.queues["t.1"].entries = 1
+
+    keeping = cluster.own_topics.remove(topic, discard=False)
+    kept = await overtaken(cluster, step, keeping, entry, discard)
+
+    assert is_gone(cluster) or is_whole(cluster, topic)
+    assert is_gone(cluster) is isinstance(answers[0], Removed)
+    assert isinstance(kept, (Removed, TopicRefused, TopicUnknown))
+
+
+@pytest.mark.parametrize(
+    "step", [("fence", "t.1"), ("swap", "goes"), ("remove", "t"), ("remove", "t.1"), ("drop", "t")]
+)
+async def test_a_removal_without_entries_beside_one_with(step: tuple[str, str]) -> None:
+    """A removal that discards an entry and stands still is not undone half: the topic is gone in the end. The other one
+    is refused, or ends it where the entry is gone."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    cluster.queues["t.1"].entries = 1
+    answers: list[object] = []
+
+    async def keep() -> None:
+        answers.extend(await asyncio.gather(cluster.own_topics.remove(topic, discard=False), return_exceptions=True))
+
+    discarded = await overtaken(cluster, step, cluster.own_topics.remove(topic, discard=True), keep)
+
+    assert isinstance(discarded, Removed)
+    assert is_gone(cluster)
+    assert isinstance(answers[0], (TopicRefused, Removed))
+
+
+async def test_one_that_finds_nothing_beside_one_that_finds_an_entry() -> None:
+    """A removal that comes when another one has decided that the topic stays lets it come back whole first, and leaves
+    nothing of it where it is empty by then."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    await left_behind(cluster, topic)
+
+    async def delivered() -> None:
+        cluster.queues["t.1"].entries = 0
+
+    first = asyncio.ensure_future(
+        overtaken(
+            cluster,
+            ("unfence", "t.1"),
+            cluster.own_topics.remove(topic, discard=False),
+            delivered,
+            lambda: cluster.own_topics.remove(topic, discard=False),
+        )
+    )
+
+    assert isinstance(await first, TopicRefused)
+    assert is_gone(cluster)
+
+
+async def test_what_was_decided_is_carried_out_by_the_next() -> None:
+    """A topic whose removal had decided that it stays, and stopped there, is brought back whole by the next removal,
+    which then finds its entry."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    await left_behind(cluster, topic)
+    stopped = asyncio.ensure_future(cluster.own_topics.remove(topic, discard=False))
+    cluster.stops_at = ("unfence", "t.1")
+    await cluster.is_there.wait()
+    stopped.cancel()
+
+    with pytest.raises(TopicRefused, match="1 entry"):
+        await cluster.own_topics.remove(topic, discard=False)
+
+    assert is_whole(cluster, topic)
+    assert cluster.topics["t"].stored.fate == ""
 
 
 @pytest.mark.parametrize("closed", [True, False])

@@ -172,11 +172,30 @@ class RadosOwnTopics:
     async def remove(self, topic: Topic, *, discard: bool) -> Removed:
         """Remove a topic with its queues. Raises TopicRefused while entries are pending, unless `discard`."""
         _check_own(topic)
-        found = await self._registry.existing(topic)
-        if not discard and found.stored.is_ready:
-            await self._check_empty(as_topic(topic.name, found.stored))
+        for look in range(_TRIES):
+            try:
+                found = await self._registry.existing(topic)
+            except TopicUnknown:
+                if look:
+                    return Removed(topic.shards, 0)  # another process has removed it meanwhile
+                raise
+            if not discard and found.stored.is_ready:
+                await self._check_empty(as_topic(topic.name, found.stored))
+            with contextlib.suppress(MismatchError):  # another removal has decided: look again
+                if (removed := await self._removed(topic, discard=discard)) is not None:
+                    return removed
+        raise StoreUnavailable(f"removing topic {topic.name}: other processes keep changing it")
+
+    async def _removed(self, topic: Topic, *, discard: bool) -> Removed | None:
+        """Carry a removal out; None where another one had decided that the topic stays, which is carried out then.
+
+        Raises TopicRefused as `remove`, and MismatchError when another one decides first.
+        """
         leaving, state = await self._leave(topic)
         was = as_topic(topic.name, leaving.stored)  # another layout may have been opened since the first look
+        if leaving.stored.fate == "stays":
+            await self._stay(was, leaving, state)
+            return None
         shards = [*was.all_shards(), *(was.shards_of(was.coming) if was.coming else ())]
         await all_of(shards, lambda shard: self._queues.fence(shard, was.id))
         if not discard:
@@ -185,6 +204,8 @@ class RadosOwnTopics:
             except TopicRefused:
                 await self._stay(was, leaving, state)
                 raise
+        if not leaving.stored.fate:
+            leaving = await self._registry.swap(topic.name, leaving, replace(leaving.stored, fate="goes"))
         counts = await all_of(shards, lambda shard: self._remove_queue(shard, was.id))
         await self._former.forget(was.id)
         await self._holds.forget(topic.first_shard)
@@ -214,22 +235,27 @@ class RadosOwnTopics:
         raise StoreUnavailable(f"removing topic {topic.name}: other processes keep changing it")
 
     async def _stay(self, topic: Topic, leaving: TopicRecord, state: TopicState) -> None:
-        """Undo a removal that has removed nothing yet: the topic is in this state again."""
+        """Undo a removal that has removed nothing yet: the topic is in this state again.
+
+        Raises TopicRefused for one that can only be finished, and MismatchError when another one decides first.
+        """
         # Those of a layout that is coming need not be there yet. Those of a former one also go when they are delivered;
         # then their ledgers are kept.
         there = await there_of(topic.all_shards(), self._queues.version)
         gone = [shard for shard in topic.all_shards() if shard not in there]
         kept = {each.name for each in await self._former.kept(topic.id)} if gone else set()
-        if any(shard.queue not in kept for shard in gone):
+        if leaving.stored.fate == "goes" or any(shard.queue not in kept for shard in gone):
             raise TopicRefused(
                 f"the removal of topic {topic.name} with its entries has begun, and can only be finished so"
             )
+        if not leaving.stored.fate:
+            leaving = await self._registry.swap(topic.name, leaving, replace(leaving.stored, fate="stays"))
         # A former queue that was sealed is shut now, which is where it was to come to.
         await all_of(topic.open_shards(), lambda shard: self._queues.unfence(shard, topic.id))
         if topic.coming is not None:
             await all_of(topic.shards_of(topic.coming), lambda shard: self._queues.unfence(shard, topic.id))
         with contextlib.suppress(MismatchError):
-            await self._registry.swap(topic.name, leaving, replace(leaving.stored, state=state))
+            await self._registry.swap(topic.name, leaving, replace(leaving.stored, state=state, fate=""))
 
     async def _remove_queue(self, shard: Shard, topic_id: str) -> int:
         """Remove a fenced queue and return the number of entries in it.

@@ -48,6 +48,9 @@ class StoredTopic(msgspec.Struct, frozen=True, omit_defaults=True):
     ready one of which entries may stand in runs; remoras that know nothing of runs cannot read it, and leave it alone.
     So do those that know one layout only with a `resharded` topic, which is ready, and has or gets another layout than
     its first one, and with a `leaving` one, which is such a topic that is being removed.
+
+    `fate` is what a removal has decided, of several at once the first one that decides: the topic `goes`, so that its
+    queues may be removed, or it `stays`, so that they may take events again.
     """
 
     version: int
@@ -65,6 +68,7 @@ class StoredTopic(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 0
     former: list[StoredLayout] = []
     coming: StoredLayout | None = None
+    fate: Literal["", "goes", "stays"] = ""
 
     @property
     def is_ready(self) -> bool:
