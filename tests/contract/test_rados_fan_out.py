@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from remora.model.errors import (
     TopicUnknown,
 )
 from remora.model.fan_out import FannedOut, TopicCopies
-from remora.model.ingest import IdempotencyKey, RoutedEvent
+from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore, finisher
 from remora.storage.rados.intent_log import FanOutEnvelope, IntentState, LoggedIntent
@@ -130,6 +131,49 @@ async def test_two_first_tries_at_once(store: RadosStore, settings: RadosSetting
     assert [await there(store, each) for each in given] == [
         whole(each) if each in stored else [[]] * SHARDS for each in given
     ]
+
+
+async def test_a_first_try_that_has_taken_the_room(
+    store: RadosStore, settings: RadosSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that finds no room, since another process's try with its key has it, has the answer of that one."""
+    a, b = await topics(store, "a", "b")
+    async with reached(settings) as beside:
+
+        async def taken(*_: object, **__: object) -> None:
+            await store.ingest.fan_out(copies_for([a, b]), ANSWER, ONCE)
+            await store.ingest.publish(a, spread(a, 3), ONCE)
+            raise QueueFull("there is no room")
+
+        monkeypatch.setattr(beside.ingest, "_reserve", taken)
+        assert await beside.ingest.fan_out(copies_for([a, b]), ANSWER, ONCE) == replace(ANSWER, repeated=True)
+        assert await beside.ingest.publish(a, spread(a, 3), ONCE) == PublishResult(3, repeated=True)
+        with pytest.raises(QueueFull):
+            await beside.ingest.fan_out(copies_for([a, b]), ANSWER, replace(ONCE, key="other"))
+        with pytest.raises(QueueFull):
+            await beside.ingest.publish(a, spread(a, 3), replace(ONCE, key="other"))
+
+    assert await there(store, b) == whole(b)
+
+
+async def test_first_tries_of_one_process_wait_for_each_other(
+    store: RadosStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several tries with one key at once in one process one alone asks for room, and all have its answer."""
+    both, asked = await topics(store, "a", "b"), Counter[str]()
+    reserve = store.ingest._reserve
+
+    async def counted(topic: Topic, *args: Any, **kwargs: Any) -> Any:
+        asked[topic.name] += 1
+        return await reserve(topic, *args, **kwargs)
+
+    monkeypatch.setattr(store.ingest, "_reserve", counted)
+    answers = await asyncio.gather(*[store.ingest.fan_out(copies_for(both), ANSWER, ONCE) for _ in range(3)])
+    results = await asyncio.gather(*[store.ingest.publish(both[0], spread(both[0], 3), ONCE) for _ in range(3)])
+
+    assert sorted(each.repeated for each in answers) == [False, True, True]
+    assert sorted(each.repeated for each in results) == [False, True, True]
+    assert asked == {"a": 2, "b": 1}
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from remora.config import LimitSettings
+from remora.model.errors import TopicUnknown
+from remora.model.fan_out import TopicCopies
 from remora.model.notification import EventFilter, Notification
 from remora.policy.matcher import Matcher
 from remora.servers import tokens
@@ -172,6 +175,28 @@ async def test_what_a_removed_topic_would_get_went_with_it(tmp_path: Path) -> No
 
         assert (await committed(at, answer, photo())).json == {"accepted": 1, "unmatched": 0, "topics": {"thumbs": 1}}
         assert await at.entries("audit") == []
+
+
+async def test_a_topic_that_goes_behind_the_look_at_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that is removed when a commit has looked at it is looked at once more, and left out."""
+    async with place(tmp_path, THUMBNAILS) as at:
+        commit, refused = at.store.ingest.commit_announced, list[str]()
+
+        async def overtaken(reservation: str, copies: Sequence[TopicCopies], *others: Any) -> Any:
+            if any(each.topic.name == "audit" for each in copies):
+                refused.append("audit")
+                await at.store.own_topics.remove(await at.topic("audit"), discard=True)
+                raise TopicUnknown("there is no topic audit")
+            return await commit(reservation, copies, *others)
+
+        answer = await reserved(at, to_come())
+        await at.store.notifications.change(THUMBNAILS, None)
+        monkeypatch.setattr(at.store.ingest, "commit_announced", overtaken)
+
+        done = await committed(at, answer, photo())
+
+        assert done.json == {"accepted": 1, "unmatched": 0, "topics": {"thumbs": 1}}
+        assert refused == ["audit"]
 
 
 async def test_room_and_events_outlive_another_number_of_shards(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from remora.codec.event_copies import Announcement, decode_announcement, encode_announcement
 from remora.codec.s3_events import EventPart, Keyed
 from remora.codec.speedups import shards
-from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch
+from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMismatch, TopicUnknown
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
 from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
@@ -116,7 +116,10 @@ class AnnouncedEvents:
             # The room was reserved for the events alone: the trace context does without.
             return await self._commit(reservation, kept, body._replace(context=b""), digest)
 
-        return await while_moving(once)
+        try:
+            return await while_moving(once)
+        except TopicUnknown:  # it was removed behind the look at it: nothing was done, and the next look finds it gone
+            return await while_moving(once)
 
     async def _commit(self, reservation: str, kept: Announcement, body: Body, digest: bytes) -> FannedOut:
         found = _MatchingAnnounced(kept, self._sender, self._most_bytes)

@@ -76,14 +76,22 @@ class RadosFanOut(RadosIngest):
                 await self.publish(each.topic, each.events)
             return answer
         topic, events = (copies[0].topic.name, copies[0].events) if copies else ("", ())
-        return await self._observed(topic, events, self._stored(copies, answer, once))
+        if once is None:
+            return await self._observed(topic, events, self._stored(copies, answer, None))
+        async with self._first_tries.of(_name(once)):
+            return await self._observed(topic, events, self._stored(copies, answer, once))
 
     async def _stored(self, copies: Sequence[TopicCopies], answer: FannedOut, once: IdempotencyKey | None) -> FannedOut:
         """Store the copies by an envelope, unless there is one of this key."""
         name = _name(once) if once else f"~any-{secrets.token_hex(16)}"
         if once is not None and (before := await self.fanned_out(once)) is not None:
             return before
-        intents = await self._reserve_copies(copies, repeated=once is not None)
+        try:
+            intents = await self._reserve_copies(copies, repeated=once is not None)
+        except StoreError:  # another process's try may have the room, and may have stored the events by now
+            if once is not None and (before := await self.fanned_out(once)) is not None:
+                return before
+            raise
         envelope = FanOutEnvelope(
             FanOutEnvelope.VERSION, now := now_ms(), intents, once is not None, now, once.digest if once else b"",
             answer.accepted, answer.unmatched, dict(answer.topics),

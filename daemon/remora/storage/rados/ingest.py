@@ -41,6 +41,7 @@ from remora.storage.rados.finisher import RequestLog
 from remora.storage.rados.intent_log import Intent, IntentPart, IntentState, L, LoggedIntent, now_ms
 from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import RadosOwnTopics
+from remora.storage.rados.part import KeyedLocks
 from remora.storage.rados.refusals import ExistsError, MismatchError, MissingError
 from remora.storage.rados.schedule import completion, expiry
 
@@ -72,6 +73,8 @@ class RadosIngest:
         self._queues = queues
         self._topics = topics
         self.tracer, self.meter = NO_TRACER, NO_METER
+        self._first_tries: KeyedLocks[str] = KeyedLocks()
+        """By the name of a request with a key: who comes second waits, or might find the room taken by the first."""
 
     # --- one step --------------------------------------------------------------------------------------
 
@@ -103,18 +106,32 @@ class RadosIngest:
             await self._publish(topic, payloads)
             return PublishResult(len(events))
         name = f"{topic.name}.once-{hashlib.sha256(f'{topic.id} {once.key}'.encode()).hexdigest()[:40]}"
-        known = await self._intents.load(name)
-        if known is None:
-            intent = await self._reserve(topic, demands_of(payloads))
-            try:
-                await self._commit(self.requests, name, intent.committed(filled(intent, payloads), once.digest))
-            except ExistsError:
-                known = await self._intents.load(name)
-            else:
+        async with self._first_tries.of(name):
+            if (known := await self._intents.load(name)) is None:
+                known = await self._published_first(topic, payloads, name, once.digest)
+            if known is None:
                 return PublishResult(len(events))
-        if known is None:
-            raise StoreUnavailable(f"topic {topic.name}: an earlier request of this key was just being deleted")
-        return await self._repeat(topic, name, known, once.digest)
+            return await self._repeat(topic, name, known, once.digest)
+
+    async def _published_first(
+        self, topic: Topic, payloads: Mapping[int, list[bytes]], name: str, digest: bytes
+    ) -> LoggedIntent[Intent] | None:
+        """Store the events of a key that no request has had; the request that another process has stored meanwhile."""
+        try:
+            intent = await self._reserve(topic, demands_of(payloads))
+        except StoreError:  # another process's try may have the room
+            if (known := await self._intents.load(name)) is None:
+                raise
+            return known
+        try:
+            await self._commit(self.requests, name, intent.committed(filled(intent, payloads), digest))
+        except ExistsError as exc:
+            if (known := await self._intents.load(name)) is None:
+                raise StoreUnavailable(
+                    f"topic {topic.name}: an earlier request of this key was just being deleted"
+                ) from exc
+            return known
+        return None
 
     async def _publish(self, topic: Topic, payloads: Mapping[int, list[bytes]]) -> None:
         """Store events without an idempotency key."""
