@@ -190,7 +190,7 @@ async def open_logs(
 
 @asynccontextmanager
 async def _logs_in_rados(settings: Settings, is_dead: Callable[[str], bool], *, waits: bool) -> AsyncIterator[Logs]:
-    from remora.storage.rados.logs import RadosLogStore
+    from remora.storage.rados.logs.log_store import RadosLogStore
 
     known = asyncio.Event()
     async with RadosLogStore(
@@ -210,7 +210,7 @@ async def default_log_pool(settings: Settings) -> str:
         return "remora"
     if settings.rados.pool:
         return settings.rados.pool
-    from remora.storage.rados.logs import RadosLogStore
+    from remora.storage.rados.logs.log_store import RadosLogStore
 
     known = asyncio.Event()
     async with RadosLogStore(settings.rados, lambda connected, _: known.set() if connected else None) as store:

@@ -16,7 +16,7 @@ def check_files(settings: Settings, files: Sequence[Path]) -> Sequence[FileRepor
 
     Raises StoreMisconfigured where there is none.
     """
-    from remora.storage.sqlite.checks import check_directory, check_file
+    from remora.storage.sqlite.repair.checks import check_directory, check_file
 
     if files:
         become_owner(files[0])
@@ -36,7 +36,7 @@ def salvage_file(damaged: Path, new: Path) -> Salvaged:
 
     Raises StoreMisconfigured where that is there already, and StoreDamaged where nothing can be read.
     """
-    from remora.storage.sqlite.salvager import salvage
+    from remora.storage.sqlite.repair.salvager import salvage
 
     become_owner(damaged)
     return salvage(damaged, new)
@@ -47,7 +47,7 @@ def back_up_store(settings: Settings, target: Path) -> Sequence[FileReport]:
 
     Raises StoreMisconfigured where there is no store or `target` cannot be used, StoreUnavailable and StoreFull.
     """
-    from remora.storage.sqlite.backup import back_up
+    from remora.storage.sqlite.repair.backup import back_up
 
     directory = _embedded(settings)
     become_owner(directory)
@@ -59,7 +59,7 @@ def restore_store(settings: Settings, copies: Path) -> Sequence[FileReport]:
 
     Raises StoreMisconfigured where the copies are not one whole and sound store, or where there is a store already.
     """
-    from remora.storage.sqlite.backup import restore
+    from remora.storage.sqlite.repair.backup import restore
 
     become_owner(_embedded(settings))
     return restore(copies, [Path(each) for each in settings.sqlite.places])
@@ -67,7 +67,7 @@ def restore_store(settings: Settings, copies: Path) -> Sequence[FileReport]:
 
 def store_directories(settings: Settings) -> Sequence[DirectoryReport]:
     """The directories of the embedded store, with what lies in each; blocks. Raises StoreMisconfigured."""
-    from remora.storage.sqlite import directories
+    from remora.storage.sqlite.files import directories
 
     first = _embedded(settings)
     become_owner(first)
@@ -79,7 +79,7 @@ def add_directory(settings: Settings, path: Path) -> bool:
 
     Raises StoreMisconfigured where it cannot be used, and StoreUnavailable where another one of the store is lost.
     """
-    from remora.storage.sqlite import directories
+    from remora.storage.sqlite.files import directories
 
     first = _embedded(settings)
     become_owner(first)
@@ -91,7 +91,7 @@ def remove_directory(settings: Settings, path: Path, *, discard: bool) -> Direct
 
     Raises StoreError while anything is in it, unless `discard`.
     """
-    from remora.storage.sqlite import directories
+    from remora.storage.sqlite.files import directories
 
     first = _embedded(settings)
     become_owner(first)
@@ -100,7 +100,7 @@ def remove_directory(settings: Settings, path: Path, *, discard: bool) -> Direct
 
 def become_owner(path: Path, load: Callable[[], object] = lambda: None) -> None:
     """Become the owner of a path, after `load`: the owner may have no right to read what is loaded on its first use."""
-    from remora.storage.sqlite import owner
+    from remora.storage.sqlite.files import owner
 
     owner.become_owner(path, load)
 

@@ -22,8 +22,8 @@ from remora.model.probe import ProbeStep
 from remora.model.record import Record
 from remora.model.shard import Origin
 from remora.model.topic import Delivery, Target, Topic
-from remora.policy.not_owned import Schemes
-from remora.policy.objectives import parse_objective
+from remora.policy.ownership.not_owned import Schemes
+from remora.policy.status.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 
 if TYPE_CHECKING:  # the supervisor imports no endpoint, and stays small

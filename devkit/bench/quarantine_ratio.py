@@ -3,9 +3,9 @@
 The case is one in which the hosts may send to any destination, as writers of a replicated log may: each host divides
 what it has evenly among the destinations that it does not have in quarantine. Each destination can take another rate.
 One that is sent more answers nobody in time, as a broker does whose disk is busy. Each host goes by the daemon's own
-policy (`remora.policy.quarantine`), window by window; a destination in quarantine gets a tenth of a share, by which an
-early release finds out that it answers. A queue of remora's has one destination: what is held back waits there, and is
-sent to no other one.
+policy (`remora.policy.ownership.quarantine`), window by window. A destination in quarantine gets a tenth of a share, by
+which an early release finds out that it answers. A queue of remora's has one destination: what is held back waits, and
+is sent to no other one.
 
 The figure is the deviation of a destination's rate over the cluster, of all destinations and windows:
 
@@ -22,7 +22,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from remora.policy.quarantine import Quarantine, QuarantineOptions
+from remora.policy.ownership.quarantine import Quarantine, QuarantineOptions
 
 WINDOW_S = 60
 MEAN_MB = 100.0

@@ -37,10 +37,10 @@ from remora.log import Log
 from remora.model.log import LogKind, LogName
 from remora.ports.log import Logs
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.logs import RadosLogStore
-from remora.storage.rados.part import RadosPart
-from remora.storage.rados.refusals import MismatchError, Refusals
+from remora.storage.rados.cluster.connection import ClusterConnection
+from remora.storage.rados.cluster.part import RadosPart
+from remora.storage.rados.cluster.refusals import MismatchError, Refusals
+from remora.storage.rados.logs.log_store import RadosLogStore
 
 CLIENTS = (1, 32)
 WIDTH = 8

@@ -41,9 +41,9 @@ from devkit.processes.processes import children, gone
 from devkit.verdicts.verdict import Arrived, Fate, Kill, judge
 from remora.model.topic import Topic
 from remora.storage.rados import RadosStore
-from remora.storage.rados.intent_log import IntentState
-from remora.storage.rados.schedule import DueAction
-from remora.storage.sqlite.checks import check_directory
+from remora.storage.rados.ingest.intent_log import IntentState
+from remora.storage.rados.ingest.schedule import DueAction
+from remora.storage.sqlite.repair.checks import check_directory
 
 REMORA = Path(sys.executable).with_name("remora")
 

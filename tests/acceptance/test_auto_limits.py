@@ -22,7 +22,7 @@ from devkit.processes.links import FAR, limited_link, listening
 from devkit.processes.programs import ENVIRONMENT
 from devkit.receivers.receiver import OK, Receiver
 from remora.model.exits import Exit
-from remora.policy.shedding import RESOURCES
+from remora.policy.ownership.shedding import RESOURCES
 
 pytestmark = pytest.mark.full("makes network namespaces and control groups, which a shared machine may not allow")
 

@@ -20,7 +20,7 @@ from devkit.processes.daemon import PATIENT, Daemon, merged, running_daemon
 from devkit.readers.consumer import check, read_until
 from remora.codec.shard_hash import shard
 from remora.model.exits import Exit
-from remora.policy.shedding import RESOURCES
+from remora.policy.ownership.shedding import RESOURCES
 from support.ingest import record
 
 SHARDS = 6

@@ -18,7 +18,7 @@ from devkit.processes.mounts import TMPFS, ext4, mounted
 from devkit.receivers.http_sink import http_sink
 from devkit.testing.cases import cases
 from remora.model.exits import Exit
-from remora.storage.sqlite.directories import place_of
+from remora.storage.sqlite.files.directories import place_of
 from support.crowded_disk import Crowd
 from support.ingest import records
 

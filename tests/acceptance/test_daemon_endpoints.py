@@ -23,7 +23,7 @@ from devkit.entries.queues import (
 )
 from devkit.processes.daemon import Daemon, running_daemon
 from remora.model.exits import Exit
-from remora.policy.readiness import STALLED_AFTER_S
+from remora.policy.status.readiness import STALLED_AFTER_S
 
 pytestmark = [pytest.mark.ceph, pytest.mark.kafka]
 

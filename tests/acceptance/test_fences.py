@@ -25,7 +25,7 @@ from remora.endpoints.kafka.transactions import TransactionalProducer
 from remora.model.errors import OwnershipLost
 from remora.model.ledger import Tally
 from remora.model.shard import LockHolder, LockToken
-from remora.storage.sqlite.queue_rows import held_row
+from remora.storage.sqlite.tables.queue_rows import held_row
 from support.owners import Gate, Owner, Scene, a_scene
 
 pytestmark = pytest.mark.kafka

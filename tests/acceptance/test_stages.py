@@ -24,7 +24,7 @@ from devkit.processes.programs import program
 from devkit.receivers.receiver import OK, Arrival, Plan, Reply, receiving
 from devkit.waits import slowness
 from remora.model.exits import Exit
-from remora.policy.stages import LEAST_GROWTH_S, WAITS_FOR, WHAT_TO_DO, EventStage
+from remora.policy.status.stages import LEAST_GROWTH_S, WAITS_FOR, WHAT_TO_DO, EventStage
 from support.ingest import records
 
 pytestmark = pytest.mark.full("minutes of load; the engine's tests name what is slow on the virtual clock")

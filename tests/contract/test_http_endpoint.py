@@ -34,7 +34,7 @@ from remora.model.errors import EndpointDenied, EndpointError, EndpointMisconfig
 from remora.model.record import Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
-from remora.policy.lane_steps import STEPS, UNKNOWN
+from remora.policy.delivery.lane_steps import STEPS, UNKNOWN
 from remora.ports.endpoint import Batch, Route
 from support.kafka_sender import INCARNATION, make_records
 

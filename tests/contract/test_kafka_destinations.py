@@ -14,7 +14,7 @@ from remora.endpoints.kafka import KafkaEndpoint
 from remora.model.errors import EndpointDenied
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
+from remora.policy.delivery.destinations import DEFAULT_DENY, DestinationRules, read_rules
 from support.kafka_sender import INCARNATION, PATIENT, make_records, push_all
 
 pytestmark = pytest.mark.kafka

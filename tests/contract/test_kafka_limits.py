@@ -26,7 +26,9 @@ pytestmark = pytest.mark.kafka
 @pytest.mark.parametrize("mode", Delivery)
 async def test_raised_under_an_open_route(kafka: Kafka, mode: Delivery, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that is larger than the limit was when the route was opened is delivered, not a dead letter."""
-    monkeypatch.setattr("remora.policy.pace.PASSIVATE_AFTER_S", 600.0)  # while the limit is raised the queue is empty
+    monkeypatch.setattr(
+        "remora.policy.delivery.pace.PASSIVATE_AFTER_S", 600.0
+    )  # while the limit is raised the queue is empty
     topic = await create_topic(kafka.address, partitions=1, max_message_bytes=3000)
     store, telemetry = FakeStore(tells=True), Telemetry()
     queue = store.make("t", raw_entry("k", 0, topic=topic))

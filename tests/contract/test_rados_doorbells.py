@@ -16,10 +16,10 @@ from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
-from remora.policy import doorbells
-from remora.policy.doorbells import bell_of
+from remora.policy.delivery import doorbells
+from remora.policy.delivery.doorbells import bell_of
 from remora.storage.rados import RadosStore
-from remora.storage.rados.own_queues import MarkChange
+from remora.storage.rados.queues.own_queues import MarkChange
 from support.stores import own_topic
 
 pytestmark = pytest.mark.ceph

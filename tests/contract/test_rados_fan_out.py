@@ -26,9 +26,10 @@ from remora.model.errors import (
 from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.topic import Topic
-from remora.storage.rados import RadosStore, finisher
-from remora.storage.rados.intent_log import FanOutEnvelope, IntentState, LoggedIntent
-from remora.storage.rados.schedule import DueAction, ScheduleEntry
+from remora.storage.rados import RadosStore
+from remora.storage.rados.ingest import finisher
+from remora.storage.rados.ingest.intent_log import FanOutEnvelope, IntentState, LoggedIntent
+from remora.storage.rados.ingest.schedule import DueAction, ScheduleEntry
 from support.gone_layouts import cases, deliver, give_up_reservations, pass_by
 from support.rados_victim import ANSWER, DIGEST, MORE_SHARDS, SHARDS, Victim, armed, freeze_before, victims
 from support.stores import by_shard, copies_for, own_topic, rooms_for, spread

@@ -21,7 +21,7 @@ from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
-from remora.storage.rados.client import connected_client
+from remora.storage.rados.cluster.client import connected_client
 from support.stores import renew
 
 pytestmark = pytest.mark.ceph

@@ -31,8 +31,9 @@ from remora.model.errors import (
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey, PublishResult, Removed, ReservedRoom, RoutedEvent
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
-from remora.storage.rados import RadosStore, finisher, intent_log
-from remora.storage.rados.schedule import DueAction
+from remora.storage.rados import RadosStore
+from remora.storage.rados.ingest import finisher, intent_log
+from remora.storage.rados.ingest.schedule import DueAction
 from support.gone_layouts import pass_time
 from support.rados_victim import DIGEST, EVENTS, ONCE, SHARDS, Victim, after_write, armed, rooms, victims
 from support.store_traffic import CountedTraffic

@@ -22,9 +22,10 @@ from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp
-from remora.storage.rados import RadosStore, finisher
-from remora.storage.rados.refusals import MismatchError
-from remora.storage.rados.schedule import DueAction
+from remora.storage.rados import RadosStore
+from remora.storage.rados.cluster.refusals import MismatchError
+from remora.storage.rados.ingest import finisher
+from remora.storage.rados.ingest.schedule import DueAction
 from support.gone_layouts import cases, deliver, give_up_reservations, pass_by
 from support.rados_victim import MORE_SHARDS, SHARDS, armed, freeze_before, rooms, victims
 from support.stores import QUIET_S, own_topic

@@ -30,7 +30,7 @@ from remora.model.ledger import Tally
 from remora.model.record import DeadLetter, Page
 from remora.model.shard import Shard
 from remora.model.topic import LayoutState, Topic, TopicLayout
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 from remora.storage.rados import RadosStore
 from support.gone_layouts import pass_time
 from support.layout_machine import LayoutMachine, rooms, routed

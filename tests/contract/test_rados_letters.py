@@ -11,7 +11,7 @@ from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ReadOp
 from remora.storage.rados import RadosStore
-from remora.storage.rados.dead_letters import RadosDeadLetters, _HeldLetters
+from remora.storage.rados.queues.dead_letters import RadosDeadLetters, _HeldLetters
 from support.letters import letters_of
 
 pytestmark = pytest.mark.ceph

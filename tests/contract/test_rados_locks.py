@@ -12,7 +12,7 @@ from remora.model.errors import OwnershipLost, ShardGone, StoreMisconfigured
 from remora.model.ledger import Tally
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.storage.librados import WriteOp
-from remora.storage.rados import locks
+from remora.storage.rados.queues import locks
 from support.stores import expire, renew
 
 pytestmark = pytest.mark.ceph

@@ -17,8 +17,8 @@ from remora.model.errors import OwnershipLost, StoreError, StoreUnavailable
 from remora.model.log import Cell, LogKind, LogLocked, LogName, LogRefused, LogUnknown, PositionTaken, StaleEpoch
 from remora.storage.librados import ReadOp, WriteOp
 from remora.storage.rados import RadosLogStore
-from remora.storage.rados.log_stripes import LogStripes
-from remora.storage.rados.refusals import OWN, MismatchError, MissingError
+from remora.storage.rados.cluster.refusals import OWN, MismatchError, MissingError
+from remora.storage.rados.logs.stripes import LogStripes
 
 pytestmark = pytest.mark.ceph
 
@@ -249,7 +249,7 @@ async def test_the_comparison_in_the_swap(
 
     if not fenced:
         monkeypatch.setattr(WriteOp, "assert_xattr", not_compared)
-    monkeypatch.setattr("remora.storage.rados.log_projection._check", lambda _: ("lock", "get_info", _any_lock()))
+    monkeypatch.setattr("remora.storage.rados.logs.projection._check", lambda _: ("lock", "get_info", _any_lock()))
     locks = [await stores[0].logs.acquire(LOG, "o1", LEASE_S)] * 2
     epochs: list[int] = []
 

@@ -35,9 +35,9 @@ from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados import RadosStore
-from remora.storage.rados.osds import OsdReleases, leaks
-from remora.storage.rados.part import QUEUE_CLASS
-from remora.storage.rados.refusals import RESERVED, ChangedError
+from remora.storage.rados.cluster.osds import OsdReleases, leaks
+from remora.storage.rados.cluster.part import QUEUE_CLASS
+from remora.storage.rados.cluster.refusals import RESERVED, ChangedError
 from support.leaks import fill_by_leak, head_of, leak, make_old, reserve_as_gateway, room_now
 from support.stores import own_topic
 

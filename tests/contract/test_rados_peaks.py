@@ -12,7 +12,7 @@ from remora.config import RadosSettings
 from remora.model.peaks import HourPeak
 from remora.storage.librados import WriteOp
 from remora.storage.rados import RadosStore
-from remora.storage.rados.part import all_keys
+from remora.storage.rados.cluster.part import all_keys
 from support.stores import own_topic
 
 pytestmark = pytest.mark.ceph

@@ -24,8 +24,9 @@ from remora.model.shard import LockToken, Shard
 from remora.model.spill import Spill
 from remora.model.topic import Topic
 from remora.storage.librados import ObjectOperation, WriteOp
-from remora.storage.rados import RadosStore, runs
-from remora.storage.rados.runs import run_of
+from remora.storage.rados import RadosStore
+from remora.storage.rados.queues import runs
+from remora.storage.rados.queues.runs import run_of
 from support.stores import own_topic, spread
 
 rados = pytest.importorskip("rados")

@@ -12,8 +12,8 @@ from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.shard import LockToken, Shard
 from remora.storage.rados import RadosStore
-from remora.storage.rados.inspection import UnlockedScan
-from remora.storage.rados.refusals import FrontMovedError
+from remora.storage.rados.cluster.refusals import FrontMovedError
+from remora.storage.rados.queues.inspection import UnlockedScan
 
 pytestmark = pytest.mark.ceph
 

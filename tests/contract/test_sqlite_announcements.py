@@ -13,8 +13,9 @@ from remora.model.errors import ReservationExpired, StoreDamaged
 from remora.model.fan_out import FannedOut
 from remora.model.ingest import RESERVATION_AGE_S
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, announcements
-from remora.storage.sqlite.fan_out import rooms_of
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.ingest import announcements
+from remora.storage.sqlite.ingest.fan_out import rooms_of
 from support.sqlite_fan_out_victim import ANSWER, DIGEST, FILES, copies, names
 from support.stores import own_topic
 

@@ -20,10 +20,11 @@ from remora.model.errors import OwnershipLost, StoreAway, StoreDamaged, StoreMis
 from remora.model.ingest import PublishResult, RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, refusals
+from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import store as sqlite_store
-from remora.storage.sqlite.file import File
-from remora.storage.sqlite.files import Files
+from remora.storage.sqlite.files import refusals
+from remora.storage.sqlite.files.file import File
+from remora.storage.sqlite.files.open_files import Files
 from support.stores import QUIET_S, by_shard, own_topic, renew, spread
 
 LONG_S = 120

@@ -24,8 +24,10 @@ from remora.model.errors import StoreFull, StoreMisconfigured
 from remora.model.exits import Exit
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, backup, schema
-from remora.storage.sqlite.backup import back_up, restore
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.repair import backup
+from remora.storage.sqlite.repair.backup import back_up, restore
+from remora.storage.sqlite.tables import schema
 from support.sqlite import append
 from support.stores import deliver_all, held, own_topic, spread
 

@@ -15,8 +15,9 @@ from remora.model.ledger import Tally
 from remora.model.record import CorruptBytes, CorruptLetter, DeadLetter, Page, Redrive
 from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, schema
-from remora.storage.sqlite.schema import END_OF_QUEUE, rowid
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.tables import schema
+from remora.storage.sqlite.tables.schema import END_OF_QUEUE, rowid
 from support.sqlite import append
 from support.stores import change, held, own_topic, spread
 

@@ -14,7 +14,7 @@ from remora.model.ingest import PublishResult, ReservedRoom
 from remora.model.log import LogKind, LogName
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from remora.storage.sqlite.checks import check_directory
+from remora.storage.sqlite.repair.checks import check_directory
 from support.stores import expire, held, own_topic, spread
 
 LOG = LogName(b"remora", b"log")

@@ -17,10 +17,11 @@ from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey
 from remora.model.store_files import DirectoryReport
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, directories
+from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import store as sqlite_store
-from remora.storage.sqlite.backup import back_up, restore
-from remora.storage.sqlite.checks import check_directory, check_file
+from remora.storage.sqlite.files import directories
+from remora.storage.sqlite.repair.backup import back_up, restore
+from remora.storage.sqlite.repair.checks import check_directory, check_file
 from support.stores import held, own_topic, spread
 
 

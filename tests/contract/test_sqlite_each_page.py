@@ -22,11 +22,12 @@ from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured
 from remora.model.ingest import RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, schema
-from remora.storage.sqlite.checks import check_file
-from remora.storage.sqlite.connections import PAGE_BYTES
-from remora.storage.sqlite.salvager import salvage
-from remora.storage.sqlite.soundness import changed
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files.connections import PAGE_BYTES
+from remora.storage.sqlite.repair.checks import check_file
+from remora.storage.sqlite.repair.salvager import salvage
+from remora.storage.sqlite.tables import schema
+from remora.storage.sqlite.tables.soundness import changed
 from support.stores import QUIET_S, own_topic, settle_all
 
 EVENTS, LARGE = 40, 30_000

@@ -35,11 +35,12 @@ from remora.model.errors import (
 from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, decisions, finisher
-from remora.storage.sqlite.checks import check_directory
-from remora.storage.sqlite.directory import path_of
-from remora.storage.sqlite.file import File
-from remora.storage.sqlite.write_batch import REMEMBERED_NS
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files.directory import path_of
+from remora.storage.sqlite.files.file import File
+from remora.storage.sqlite.ingest import decisions, finisher
+from remora.storage.sqlite.repair.checks import check_directory
+from remora.storage.sqlite.tables.write_batch import REMEMBERED_NS
 from support import sqlite_fan_out_victim as victim
 from support.sqlite_fan_out_victim import ANSWER, FILES, copies, names
 from support.stores import own_topic

@@ -26,8 +26,8 @@ from remora.model.position import Position
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from remora.storage.sqlite.checks import check_directory
-from remora.storage.sqlite.connections import PAGE_BYTES
+from remora.storage.sqlite.files.connections import PAGE_BYTES
+from remora.storage.sqlite.repair.checks import check_directory
 from support import sqlite_peer
 from support import sqlite_victim as victim
 from support.stores import QUIET_S, by_shard, expire, own_topic, spread

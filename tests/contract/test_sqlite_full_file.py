@@ -17,10 +17,12 @@ from remora.model.errors import StoreFull
 from remora.model.ingest import PublishResult, RoutedEvent
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.policy.disk_room import Disk
-from remora.storage.sqlite import SqliteStore, recent, room, writer
-from remora.storage.sqlite.checks import check_directory
-from remora.storage.sqlite.connections import PAGE_BYTES
+from remora.policy.ingest.disk_room import Disk
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import room, writer
+from remora.storage.sqlite.files.connections import PAGE_BYTES
+from remora.storage.sqlite.repair.checks import check_directory
+from remora.storage.sqlite.tables import recent
 from support.stores import change, held, own_topic
 
 FULL = Disk(100 << 30, 0)

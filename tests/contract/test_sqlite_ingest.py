@@ -34,9 +34,10 @@ from remora.model.errors import (
 from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom, RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, write_batch
-from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.schema import END_OF_QUEUE
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.tables import write_batch
+from remora.storage.sqlite.tables.clock import boot_id, now_ns
+from remora.storage.sqlite.tables.schema import END_OF_QUEUE
 from support.stores import QUIET_S, by_shard, expire, own_topic, spread
 
 MINUTE_S = 60.0

@@ -24,7 +24,7 @@ from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Shard
 from remora.model.topic import LayoutState, Topic, TopicLayout
 from remora.storage.sqlite import SqliteStore
-from remora.storage.sqlite.checks import check_directory
+from remora.storage.sqlite.repair.checks import check_directory
 from support.layout_machine import LayoutMachine, rooms, routed
 from support.sqlite import append, configured, store
 from support.stores import deliver_all, expire, held, own_topic

@@ -9,7 +9,9 @@ from remora.config import SqliteSettings
 from remora.model.errors import StoreUnavailable
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
-from remora.storage.sqlite import SqliteStore, directory, schema
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import directory
+from remora.storage.sqlite.tables import schema
 from support.sqlite import append
 from support.stores import QUIET_S, change, held, own_topic
 

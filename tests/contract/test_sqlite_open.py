@@ -19,7 +19,8 @@ from devkit.processes.programs import ENVIRONMENT
 from remora.config import SqliteSettings
 from remora.model.errors import StoreError, StoreMisconfigured
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, schema
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.tables import schema
 from support.sqlite_victim import settings as victim_settings
 from support.stores import by_shard, own_topic, spread
 

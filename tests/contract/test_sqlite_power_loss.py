@@ -17,7 +17,7 @@ from devkit.processes.programs import ENVIRONMENT
 from devkit.testing.cases import cases
 from remora.model.ingest import RoutedEvent
 from remora.storage.sqlite import SqliteStore
-from remora.storage.sqlite.checks import check_file
+from remora.storage.sqlite.repair.checks import check_file
 from support.recorded_store import NAME, mark, settings_of
 from support.written import Written, recorder, records
 

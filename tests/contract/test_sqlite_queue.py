@@ -7,8 +7,9 @@ import pytest
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
 from remora.model.shard import LockToken
-from remora.storage.sqlite import SqliteStore, schema
-from remora.storage.sqlite.queue import MOST_BYTES
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.queues.queue import MOST_BYTES
+from remora.storage.sqlite.tables import schema
 from support.sqlite import append
 from support.stores import change, held, own_topic
 

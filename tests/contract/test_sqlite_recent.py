@@ -17,10 +17,11 @@ from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable
 from remora.model.ingest import RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.policy import group_commit
-from remora.storage.sqlite import SqliteStore, recent, schema
-from remora.storage.sqlite.checks import check_directory
-from remora.storage.sqlite.connections import PAGE_BYTES
+from remora.policy.ingest import group_commit
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files.connections import PAGE_BYTES
+from remora.storage.sqlite.repair.checks import check_directory
+from remora.storage.sqlite.tables import recent, schema
 from support.sqlite import append
 from support.stores import by_shard, change, held, own_topic, settle_all, spread
 

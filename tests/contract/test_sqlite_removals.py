@@ -12,7 +12,7 @@ from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from remora.storage.sqlite import writer as writers
+from remora.storage.sqlite.files import writer as writers
 from support.stores import held, own_topic, spread
 
 

@@ -22,12 +22,13 @@ from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import Topic
-from remora.policy.disk_room import Disk
-from remora.storage.sqlite import SqliteStore, room
-from remora.storage.sqlite import file as file_module
-from remora.storage.sqlite.checks import check_directory
-from remora.storage.sqlite.file import File
-from remora.storage.sqlite.recent import free_pages
+from remora.policy.ingest.disk_room import Disk
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import file as file_module
+from remora.storage.sqlite.files import room
+from remora.storage.sqlite.files.file import File
+from remora.storage.sqlite.repair.checks import check_directory
+from remora.storage.sqlite.tables.recent import free_pages
 from support.stores import change, held, own_topic, spread
 
 MEGABYTES = 32

@@ -24,7 +24,9 @@ from remora.model.ledger import Tally
 from remora.model.member import Member
 from remora.model.shard import LockHolder, LockToken, Shard
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, arrivals, doorbell
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import doorbell
+from remora.storage.sqlite.queues import arrivals
 from support.stores import QUIET_S, own_topic, renew
 
 FOR_EVER_S = 3600.0

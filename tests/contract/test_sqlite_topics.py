@@ -19,8 +19,11 @@ from remora.model.ingest import Removed, RoutedEvent
 from remora.model.peaks import HourPeak
 from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
-from remora.storage.sqlite import SqliteStore, catalog, schema, topics
-from remora.storage.sqlite.file import File, write_nothing
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files.file import File, write_nothing
+from remora.storage.sqlite.queues import catalog
+from remora.storage.sqlite.tables import schema
+from remora.storage.sqlite.topics import own_topics as topics
 from support.stores import QUIET_S, own_topic, settle_all, spread
 
 

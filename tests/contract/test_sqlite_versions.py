@@ -22,9 +22,10 @@ from remora.config import SqliteSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
 from remora.model.ledger import Tally
 from remora.model.shard import LockToken, Shard
-from remora.storage.sqlite import SqliteStore, schema
-from remora.storage.sqlite import directory as opened_by
-from remora.storage.sqlite.checks import check_directory
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import directory as opened_by
+from remora.storage.sqlite.repair.checks import check_directory
+from remora.storage.sqlite.tables import schema
 from support.sqlite_older import BEFORE_THE_LOG, THEIRS
 from support.stores import QUIET_S, by_shard, own_topic, settle_all, spread
 

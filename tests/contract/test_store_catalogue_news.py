@@ -14,7 +14,7 @@ import pytest
 from devkit.waits import PATIENT_S
 from remora.model.topic import Topic, TopicHold
 from remora.ports.store import ShardStore
-from remora.storage.sqlite import arrivals
+from remora.storage.sqlite.queues import arrivals
 from support.stores import Bench, own_topic
 
 

@@ -34,11 +34,12 @@ from remora.model.peaks import HourPeak
 from remora.model.record import CorruptBytes, DeadLetter
 from remora.model.shard import Shard
 from remora.model.store_files import Salvaged
-from remora.storage.sqlite import SqliteStore, salvager
-from remora.storage.sqlite.checks import LETTERS, check_directory, check_file
-from remora.storage.sqlite.salvager import salvage
-from remora.storage.sqlite.schema import END_OF_QUEUE, POSITION_BITS
-from remora.storage.sqlite.soundness import changed, changed_letter
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.repair import salvager
+from remora.storage.sqlite.repair.checks import LETTERS, check_directory, check_file
+from remora.storage.sqlite.repair.salvager import salvage
+from remora.storage.sqlite.tables.schema import END_OF_QUEUE, POSITION_BITS
+from remora.storage.sqlite.tables.soundness import changed, changed_letter
 from support.sqlite import append
 from support.stores import change, held, own_topic, settle_all, spread, unhurried
 

@@ -59,7 +59,7 @@ async def test_changed_by_comparison(bench: Bench) -> None:
 
 async def test_not_more_than_there_may_be(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """One beyond the most is refused, and one that is there can still be changed."""
-    monkeypatch.setattr("remora.policy.notification_rules.MOST_NOTIFICATIONS", 2)
+    monkeypatch.setattr("remora.policy.ingest.notification_rules.MOST_NOTIFICATIONS", 2)
     notifications = bench.store.notifications
     await notifications.change(None, FULL)
     await notifications.change(None, PLAIN)

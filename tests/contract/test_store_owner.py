@@ -16,7 +16,7 @@ import pytest
 import remora
 from devkit.processes.daemon import complaints
 from remora.model.exits import Exit
-from remora.storage.sqlite.owner import open_folder
+from remora.storage.sqlite.files.owner import open_folder
 
 OWNER = pwd.getpwnam("daemon").pw_uid
 PACKAGE = Path(remora.__file__).parent

@@ -20,7 +20,9 @@ def _nothing_blocks_the_loop() -> Iterator[BlockBuster]:
     """What the engine calls in its event loop raises BlockingError if it blocks: files, sockets, locks, sleeps."""
     with blockbuster_ctx("remora.engine") as detector:
         for name, function in detector.functions.items():
-            if name.startswith("sqlite3."):  # the embedded store reads in the loop on purpose; storage/sqlite/file.py
+            if name.startswith(
+                "sqlite3."
+            ):  # the embedded store reads in the loop on purpose; storage/sqlite/files/file.py
                 function.deactivate()
         yield detector
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from remora.engine.admission.gate import Gate
 from remora.metrics import Telemetry
 from remora.model.traffic import Priority
-from remora.policy.admission import Demand, Shortage
-from remora.policy.limits import ByteLimit
+from remora.policy.admission.limits import ByteLimit
+from remora.policy.admission.line import Demand, Shortage
 
 
 class Place:

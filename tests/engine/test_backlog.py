@@ -15,7 +15,7 @@ from remora.engine.backlog import Backlog
 from remora.metrics import Telemetry
 from remora.model.record import CAUSES
 from remora.model.shard import QueueRoom, Shard, ShardStats
-from remora.policy.retry import ShardFailure
+from remora.policy.delivery.retry import ShardFailure
 
 
 def stats(entries: int, oldest_age_s: float | None) -> ShardStats:

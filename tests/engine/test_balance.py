@@ -21,7 +21,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import COMMAND_COOKIE, HandOverRequest, Member
 from remora.model.shard import Shard
-from remora.policy.loads import HostLimits
+from remora.policy.ownership.loads import HostLimits
 from support.scripts import run
 
 MIB = 1 << 20

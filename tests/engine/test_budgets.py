@@ -17,7 +17,7 @@ from remora.engine.admission.shares import WorkerShares
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
-from remora.policy.split import split
+from remora.policy.shaping.split import split
 from support.credit import Host, a_meter, shaping
 
 LIMIT = 200_000

@@ -26,7 +26,7 @@ from remora.model.errors import (
     StoreUnavailable,
 )
 from remora.model.ledger import Tally
-from remora.policy.pace import LEAST_PER_SECOND
+from remora.policy.delivery.pace import LEAST_PER_SECOND
 from remora.ports.endpoint import Batch
 
 

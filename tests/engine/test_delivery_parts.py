@@ -36,9 +36,9 @@ from remora.model.errors import EndpointUnavailable, OwnershipLost, RemoraError,
 from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Page
-from remora.policy.limits import ByteLimit
-from remora.policy.pace import Pace
-from remora.policy.retry import PROBE_ENTRIES
+from remora.policy.admission.limits import ByteLimit
+from remora.policy.delivery.pace import Pace
+from remora.policy.delivery.retry import PROBE_ENTRIES
 
 
 @dataclass

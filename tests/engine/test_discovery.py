@@ -13,7 +13,7 @@ from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import OwnershipSettings
 from remora.model.shard import Shard
 from remora.model.topic import TopicHold
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 
 DEFAULTS = OwnershipSettings()
 BETWEEN_READINGS_S = DEFAULTS.discovery_interval_s * 5 + 0.1

@@ -16,10 +16,10 @@ from remora.engine.dispatching.outlet import MadeEndpoints, Outlet, Outlets
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.model.errors import EndpointUnavailable
-from remora.policy.condition import State
-from remora.policy.limits import ByteLimit
-from remora.policy.not_owned import Schemes
-from remora.policy.retry import ShardFailure
+from remora.policy.admission.limits import ByteLimit
+from remora.policy.delivery.retry import ShardFailure
+from remora.policy.ownership.not_owned import Schemes
+from remora.policy.status.condition import State
 
 AWAY = EndpointUnavailable("no answer")
 

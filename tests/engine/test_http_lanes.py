@@ -27,7 +27,7 @@ from remora.endpoints.http.connection import ExchangeFailed, Lost
 from remora.endpoints.http.endpoint import HttpRoute
 from remora.endpoints.http.pool import ConnectionKey, Pools
 from remora.endpoints.http.posts import Posting
-from remora.policy.lane_steps import SLOW_S
+from remora.policy.delivery.lane_steps import SLOW_S
 
 TIMEOUT_S = 10.0
 FORMER_LANES = (64, 256, 1024)

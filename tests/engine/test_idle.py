@@ -18,7 +18,7 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Target
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 
 Mode = Literal["at-least-once", "exactly-once"]
 STORES = pytest.mark.parametrize("tells", [False, True])

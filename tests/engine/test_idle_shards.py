@@ -15,7 +15,7 @@ from engine.runs import QUICK, a_topic, a_worker, drained, running, until
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointUnavailable, StoreUnavailable
 from remora.model.shard import Shard
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 
 SOON_S = 1.0
 """Well below the fallback's 15 s: what arrives within this time was told of."""

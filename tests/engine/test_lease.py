@@ -8,7 +8,7 @@ from devkit.clock import in_virtual_time
 from remora.engine.lease import Lease, LeaseUncertain
 from remora.model.errors import StoreAway, StoreUnavailable
 from remora.model.shard import LockToken, Shard
-from remora.policy.lease import LeaseTimes, Term
+from remora.policy.ownership.lease import LeaseTimes, Term
 
 TIMES = LeaseTimes(lease_s=9, renew_s=3, margin_s=1)
 

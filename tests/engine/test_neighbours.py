@@ -19,7 +19,7 @@ from remora.engine.quarantines import Quarantines
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Topic
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 from remora.ports.endpoint import Batch
 
 HOST = "kafka://h:9092"

@@ -18,8 +18,8 @@ from remora.config import DeliverySettings
 from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable, EntryRefused
-from remora.policy.pace import Pace
-from remora.policy.retry import PROBE_ENTRIES
+from remora.policy.delivery.pace import Pace
+from remora.policy.delivery.retry import PROBE_ENTRIES
 from remora.ports.endpoint import Batch
 
 

@@ -14,7 +14,7 @@ from remora.config import DeliverySettings
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, StoreUnavailable
 from remora.model.health import Use
-from remora.policy.readiness import HostReadiness, ready_to_deliver
+from remora.policy.status.readiness import HostReadiness, ready_to_deliver
 
 
 def delivers(worker: Worker) -> bool:

@@ -25,7 +25,7 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.caller import Caller
 from remora.model.errors import EndpointError, EndpointUnavailable
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 from remora.ports.endpoint import Batch
 
 BAD, GOOD = "kafka://bad:9092", "kafka://good:9092"

@@ -21,7 +21,7 @@ from remora.engine.worker import Worker, WorkerSetup
 from remora.metrics import Telemetry
 from remora.model.errors import RemoraError, StoreUnavailable
 from remora.model.shard import QueueRoom
-from remora.policy.mends import Heal
+from remora.policy.queues.mends import Heal
 
 MB = 1_000_000
 WELL = QueueRoom(128 * MB, 0, 0, 0, (1,))

@@ -15,7 +15,7 @@ from remora.engine import sequencer as module
 from remora.engine.sequencer import MOST_OF_ONE
 from remora.model.errors import StoreUnavailable
 from remora.model.log import MOST_POSITION, LogKind, LogLock, LogName, Registered
-from remora.policy import sequence
+from remora.policy.logs import sequence
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.logs import SqliteLogs
 from support.sequencing import INIT_LOG, Server

@@ -17,7 +17,7 @@ from remora.codec.sequencer import Result
 from remora.config import SqliteSettings
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.log import LogKind, LogLock, LogName, Registered
-from remora.policy import sequence
+from remora.policy.logs import sequence
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.logs import SqliteLogs
 from support.sequencing import INIT_LOG, LEASE_S, Server, shown

@@ -23,7 +23,7 @@ from remora.model.ledger import Tally
 from remora.model.record import Page
 from remora.model.shard import Shard
 from remora.model.topic import Delivery
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 from remora.ports.endpoint import Batch
 from support.credit import a_host, a_meter, shaping
 

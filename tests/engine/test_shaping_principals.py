@@ -11,7 +11,7 @@ from engine.runs import a_topic, drained, until
 from engine.shaped import BOTH, MUCH, NOTHING, Shaped
 from remora.config import PrincipalSettings, ShapingSettings
 from remora.model.topic import Delivery, Topic
-from remora.policy.classes import Introduction
+from remora.policy.shaping.classes import Introduction
 from support.credit import a_host, shaping
 
 

@@ -15,7 +15,7 @@ from engine.shaped import BOTH, MUCH, NOTHING, Shaped, of_backlogs
 from remora.config import MetersSettings, ScopeSettings
 from remora.model.errors import EndpointUnavailable
 from remora.model.topic import Delivery
-from remora.policy.retry import PROBE_ENTRIES
+from remora.policy.delivery.retry import PROBE_ENTRIES
 from support.credit import a_host, a_meter, shaping
 
 

@@ -15,7 +15,7 @@ from remora.engine.status import ShardStatus
 from remora.engine.worker import Worker
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
 from remora.model.topic import Target
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 
 PACE = DeliverySettings(retry_base_s=8, retry_cap_s=8)
 

@@ -23,8 +23,8 @@ from remora.model.errors import EndpointUnavailable, StoreError, StoreFull
 from remora.model.position import Position
 from remora.model.shard import LockToken, Mend, QueueRoom, Shard
 from remora.model.spill import Spill, SpillLook, SpillUsage
-from remora.policy.mends import Heal
-from remora.policy.spill import SpillRules
+from remora.policy.queues.mends import Heal
+from remora.policy.queues.spill import SpillRules
 from support.credit import Host, a_meter, shaping
 
 RING, PAGE = 1_000_000, 50_000

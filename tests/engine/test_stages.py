@@ -18,7 +18,7 @@ from remora.codec.trace_context import parse
 from remora.metrics import Telemetry
 from remora.metrics.stages import slow_lines, stages_shown
 from remora.model.record import Record
-from remora.policy.stages import EventStage
+from remora.policy.status.stages import EventStage
 from remora.ports.tracing import NO_SPAN, Attributes, Span, StagesOf, Work
 
 

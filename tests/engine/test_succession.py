@@ -17,7 +17,7 @@ from remora.config import OwnershipSettings
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.topic import LayoutState, Topic, TopicHold, TopicLayout
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 
 WHY = "waits for t.3 of generation 0: 812 entries"
 

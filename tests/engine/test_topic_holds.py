@@ -14,7 +14,7 @@ from engine.runs import START_S, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointUnavailable, StoreUnavailable
 from remora.model.topic import Delivery, Topic, TopicHold
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 from remora.ports.endpoint import Batch
 
 pytestmark = pytest.mark.usefixtures("wall_clock")

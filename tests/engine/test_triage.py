@@ -20,7 +20,7 @@ from remora.engine.delivery.triage import Rejected, same_target, triage
 from remora.model.ledger import Cause
 from remora.model.record import Attempt, DeadLetter, Page
 from remora.model.shard import LockToken, Origin, Shard
-from remora.policy.lifetime import LifetimeLimits
+from remora.policy.delivery.lifetime import LifetimeLimits
 
 LIMITS = LifetimeLimits(time_to_live_s=3600, max_retries=2)
 

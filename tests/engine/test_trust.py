@@ -28,9 +28,9 @@ from remora.engine.delivery.triage import Rejected, triage
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.lease import LeaseUncertain
 from remora.model.record import Page
-from remora.policy.lease import Term
-from remora.policy.lifetime import LifetimeLimits
-from remora.policy.limits import ByteLimit
+from remora.policy.admission.limits import ByteLimit
+from remora.policy.delivery.lifetime import LifetimeLimits
+from remora.policy.ownership.lease import Term
 
 OVER = Term(0.0, 0.0)
 LIMITS = LifetimeLimits(max_retries=3)

@@ -28,8 +28,8 @@ from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Delivery
 from remora.model.traffic import Priority
-from remora.policy.acks import PageAcks
-from remora.policy.admission import Shortage
+from remora.policy.admission.line import Shortage
+from remora.policy.delivery.acks import PageAcks
 from remora.ports.endpoint import Batch
 
 OLD_S = 1_700_000_000.0

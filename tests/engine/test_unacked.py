@@ -24,8 +24,8 @@ from remora.model.record import Page
 from remora.model.shard import LockToken
 from remora.model.topic import Delivery
 from remora.model.traffic import Priority
-from remora.policy.admission import Demand
-from remora.policy.limits import EntryLimit
+from remora.policy.admission.limits import EntryLimit
+from remora.policy.admission.line import Demand
 
 BOTH = pytest.mark.parametrize("mode", Delivery)
 SHARDS = 11

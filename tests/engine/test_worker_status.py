@@ -14,7 +14,7 @@ from remora.engine.ownership.owned import OwnedShard
 from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
-from remora.policy.not_owned import GivenBack
+from remora.policy.ownership.not_owned import GivenBack
 from remora.worker.report import Report
 
 MANY = 2 * PORTION + 1

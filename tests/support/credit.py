@@ -9,7 +9,7 @@ from random import Random
 
 from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSettings, ShapingSettings
 from remora.model.traffic import Priority
-from remora.policy.cells import MemberAccount
+from remora.policy.shaping.cells import MemberAccount
 from remora.process.credit import CreditMemory, HostCredit, account_of
 from remora.supervisor.shaper import Shaper
 

@@ -24,7 +24,8 @@ from remora.model.fan_out import FannedOut
 from remora.model.ingest import IdempotencyKey, ReservedRoom, RoutedEvent
 from remora.model.topic import Topic
 from remora.storage.librados import WriteOp
-from remora.storage.rados import RadosStore, finisher
+from remora.storage.rados import RadosStore
+from remora.storage.rados.ingest import finisher
 from support.stores import copies_for, own_topic, rooms_for, spread
 
 MORE_SHARDS = 5

@@ -18,8 +18,9 @@ from remora.config import SqliteSettings
 from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, writer
-from remora.storage.sqlite.fan_out import rooms_of
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import writer
+from remora.storage.sqlite.ingest.fan_out import rooms_of
 from support.sqlite_victim import Killer, die_at_each_step, watch
 from support.stores import expire, held, own_topic
 

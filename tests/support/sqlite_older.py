@@ -18,7 +18,9 @@ from pathlib import Path
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreError
-from remora.storage.sqlite import SqliteStore, schema, writer
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import writer
+from remora.storage.sqlite.tables import schema
 from support.sqlite_victim import watch
 from support.stores import UNHURRIED_S, spread, unhurried
 

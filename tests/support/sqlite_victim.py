@@ -28,8 +28,11 @@ from remora.model.ledger import Tally
 from remora.model.record import DeadLetter
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
-from remora.storage.sqlite import SqliteStore, recent, topics, writer
-from remora.storage.sqlite import directory as opened_by
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import directory as opened_by
+from remora.storage.sqlite.files import writer
+from remora.storage.sqlite.tables import recent
+from remora.storage.sqlite.topics import own_topics as topics
 from support.stores import QUIET_S, by_shard, own_topic, settle_all, spread, unhurried
 
 EVENTS, SHARDS, RESHARDED, DIGEST = 30, 3, 5, b"digest"

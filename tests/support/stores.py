@@ -22,7 +22,9 @@ from remora.model.shard import LockToken, Origin, Shard
 from remora.model.topic import Target, Topic
 from remora.ports.delivery import DeliveryStore
 from remora.ports.store import ShardStore
-from remora.storage.sqlite import SqliteStore, directory, file, recent, writer
+from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import directory, file, writer
+from remora.storage.sqlite.tables import recent
 
 T = TypeVar("T")
 

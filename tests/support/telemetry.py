@@ -9,8 +9,8 @@ from remora.model.caller import Caller
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import QueueRoom, Shard
 from remora.model.traffic import Meter
-from remora.policy.condition import Condition, Outage, State
-from remora.policy.stages import EventStage
+from remora.policy.status.condition import Condition, Outage, State
+from remora.policy.status.stages import EventStage
 from remora_pipeline.replay.job_telemetry import JobTelemetry, LandingState
 
 NOW_NS = 1_795_227_938_000_000_000

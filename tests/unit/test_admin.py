@@ -20,8 +20,8 @@ from remora.config import AdminSettings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
 from remora.model.health import Health
-from remora.policy import readiness
-from remora.policy.readiness import HostReadiness
+from remora.policy.status import readiness
+from remora.policy.status.readiness import HostReadiness
 from remora.process.sockets import listening_sockets
 from remora.servers import admin, routes
 from remora.servers.admin import Sources, serve_admin

@@ -40,7 +40,7 @@ from remora.model.errors import (
 from remora.model.exits import Exit, exit_code
 from remora.model.shard import LockHolder, Shard, ShardStats
 from remora.model.words import duration, moment, several
-from remora.policy.hosts import owner_text
+from remora.policy.ownership.hosts import owner_text
 from remora.supervisor import process
 from support.commands import Run, config, remora, subcommands
 from support.scripted_daemon import STATUS, scripted_daemon

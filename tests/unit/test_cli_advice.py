@@ -20,7 +20,7 @@ from remora.config import Settings, load
 from remora.model.exits import Exit
 from remora.model.peaks import HourPeak
 from remora.model.shard import Origin, Shard
-from remora.policy.advice import Committed, Observed, Peak, key_that_makes_it
+from remora.policy.queues.advice import Committed, Observed, Peak, key_that_makes_it
 from remora.ports.store import ShardStore
 from remora.storage.sqlite import SqliteStore
 from support.commands import Run, config, remora

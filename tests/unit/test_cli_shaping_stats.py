@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from remora.cli import shaping_stats
 from remora.cli.shaping_stats import came_since, stats, summed_by_scope
-from remora.policy.credit_flows import bound_us
+from remora.policy.shaping.credit_flows import bound_us
 
 
 def flow(group: str, priority: str = "client_low", times: int = 1, **more: Any) -> dict[str, Any]:

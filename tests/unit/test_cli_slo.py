@@ -15,7 +15,7 @@ from remora.cli.status import slo_lines
 from remora.metrics import Telemetry
 from remora.metrics.figures import SloFigures, merged_figures
 from remora.model.exits import Exit
-from remora.policy.objectives import parse_objective
+from remora.policy.status.objectives import parse_objective
 from support.commands import Run, config, remora
 
 __all__ = ["config", "remora"]

@@ -15,7 +15,7 @@ from remora.config import MeterSettings, MetersSettings, ScopeSettings, Settings
 from remora.metrics import Telemetry
 from remora.model.errors import ConfigError
 from remora.model.traffic import Priority
-from remora.policy.credit_flows import CreditFlow
+from remora.policy.shaping.credit_flows import CreditFlow
 from remora.process.pipe import UseStore
 from remora.process.sockets import control_sockets
 from remora.servers.control import Control, of_socket, routes_of

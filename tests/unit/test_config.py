@@ -33,7 +33,7 @@ from remora.config import (
 from remora.config.known import RETIRED
 from remora.model.errors import ConfigError
 from remora.model.traffic import Meter, Principal, PrincipalKind, Priority, Scope, ScopeKind, TrafficClass
-from remora.policy.rates import Limit, Rate
+from remora.policy.shaping.rates import Limit, Rate
 
 WORDS = ("", "x", "1s", "90s", "1KiB", "64MiB", "snappy", "-1s", "9999d", "\0", "ü")
 SHIPPED = Path(__file__).parents[2] / "config" / "options.toml"

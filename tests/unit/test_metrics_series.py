@@ -21,7 +21,7 @@ from remora.metrics.series import (
 )
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import Shard
-from remora.policy.objectives import AGE_BOUNDS_S
+from remora.policy.status.objectives import AGE_BOUNDS_S
 
 NOW_NS = 1_795_227_938_000_000_000
 MS = 1_000_000

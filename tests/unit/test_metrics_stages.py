@@ -9,7 +9,7 @@ import msgspec
 
 from remora.metrics import Telemetry
 from remora.metrics.stages import StageRow, slow_lines, stages_shown
-from remora.policy.stages import EventStage
+from remora.policy.status.stages import EventStage
 from remora.process.loop import GarbageWatch
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from remora.metrics import Telemetry
 from remora.metrics.sequencer import SequencerTelemetry
-from remora.policy.stages import EventStage
+from remora.policy.status.stages import EventStage
 from support.telemetry import exercise, exercise_sequencer, exported, landed
 
 ROOT = Path(__file__).parents[2]

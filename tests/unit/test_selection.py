@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 TREE = {
     "daemon/remora/__init__.py": "",
     "daemon/remora/policy/__init__.py": "",
-    "daemon/remora/policy/retry.py": "",
-    "daemon/remora/policy/acks.py": "from remora.policy.retry import Failure",
+    "daemon/remora/policy/delivery/retry.py": "",
+    "daemon/remora/policy/delivery/acks.py": "from remora.policy.delivery.retry import Failure",
     "daemon/remora/policy/far.py": "from remora.policy import acks",
     "daemon/remora/codec/s3.py": "",
     "daemon/remora/codec/_fast.pyx": "",
     "daemon/remora/codec/speedups.py": "from remora.codec._fast import encode",
-    "daemon/remora/engine/delivery/session.py": "from remora.policy.acks import Window",
+    "daemon/remora/engine/delivery/session.py": "from remora.policy.delivery.acks import Window",
     "daemon/remora/engine/worker.py": "from remora.engine.delivery.session import Session",
     "daemon/remora/cli/__init__.py": "from importlib import import_module\nCOMMANDS = {'dlq': 'dlq:dlq', 'log': ''}\n"
     "OFFERED = 'remora.commands'\nentry_points(group=OFFERED)\n"
@@ -40,7 +40,7 @@ TREE = {
     "pipeline/remora_pipeline/replay/report.py": "from remora_pipeline.replay import layout",
     "tests/replay/test_layout.py": "from remora_pipeline.replay import report",
     "tests/replay/test_replay_cli.py": "from remora.cli import main\nmain('replay')",
-    "daemon/remora/storage/rados/locks.py": "",
+    "daemon/remora/storage/rados/queues/locks.py": "",
     "tests/conftest.py": "",
     "devkit/clusters/kafka.py": "import pytest\n@pytest.fixture\ndef kafka(folder): ...",
     "tests/support/folders.py": "import pytest\n@pytest.fixture\ndef folder(): ...",
@@ -50,10 +50,10 @@ TREE = {
     "tests/engine/test_delivery.py": "from engine.fakes import Broker",
     "tests/contract/conftest.py": "from devkit.clusters.kafka import kafka\nfrom support.folders import folder",
     "tests/contract/test_kafka.py": "def test_it(kafka): ...",
-    "tests/contract/test_plain.py": "from remora.policy.acks import Window\ndef test_it(): ...",
+    "tests/contract/test_plain.py": "from remora.policy.delivery.acks import Window\ndef test_it(): ...",
     "tests/acceptance/test_run.py": "from devkit.processes.daemon import REMORA\nCONFIG = ROOT / 'config/remora.toml'",
     "tests/acceptance/test_chaos.py": "CHAOS = 'scripts/chaos'",
-    "tests/unit/policy/test_acks.py": "from remora.policy.acks import Window",
+    "tests/unit/policy/test_acks.py": "from remora.policy.delivery.acks import Window",
     "tests/unit/policy/test_far.py": "from remora.policy.far import x",
     "tests/unit/policy/test_retry_pauses.py": "",
     "tests/unit/codec/test_s3.py": "from remora.codec import s3",
@@ -98,8 +98,12 @@ def why(selection: Selection, file: str) -> str:
     ("changed", "expected"),
     [
         pytest.param("tests/unit/test_docs.py", {"test_docs"}, id="a test"),
-        pytest.param("daemon/remora/policy/acks.py", {"test_acks", "test_far"}, id="direct and within the layer"),
-        pytest.param("daemon/remora/policy/retry.py", {"test_acks", "test_far", "test_retry_pauses"}, id="by name"),
+        pytest.param(
+            "daemon/remora/policy/delivery/acks.py", {"test_acks", "test_far"}, id="direct and within the layer"
+        ),
+        pytest.param(
+            "daemon/remora/policy/delivery/retry.py", {"test_acks", "test_far", "test_retry_pauses"}, id="by name"
+        ),
         pytest.param("daemon/remora/engine/delivery/session.py", {"test_delivery"}, id="through modules of tests"),
         pytest.param("daemon/remora/codec/_fast.pyx", {"test_fast"}, id="Cython"),
         pytest.param("daemon/remora/cli/dlq.py", {"test_cli_dlq"}, id="loaded by its name"),
@@ -125,21 +129,21 @@ def test_what_is_near(tree: Path, changed: str, expected: set[str]) -> None:
 
 def test_a_deleted_module_selects_those_that_import_it_still(tree: Path) -> None:
     """The importers of a file that is gone are selected; a test file that is gone is not."""
-    (tree / "daemon/remora/policy/acks.py").unlink()
+    (tree / "daemon/remora/policy/delivery/acks.py").unlink()
     (tree / "tests/unit/policy/test_far.py").unlink()
 
-    assert near(tree, "daemon/remora/policy/acks.py", "tests/unit/policy/test_far.py") == {"test_acks"}
+    assert near(tree, "daemon/remora/policy/delivery/acks.py", "tests/unit/policy/test_far.py") == {"test_acks"}
 
 
 def test_suites_follow_where_ownership_delivery_or_storage_changed(tree: Path) -> None:
     """All of the engine's and the contract's tests come behind the near ones; other policies select none of them."""
-    acks = select(tree, ["daemon/remora/policy/acks.py"])
-    locks = select(tree, ["daemon/remora/storage/rados/locks.py"])
+    acks = select(tree, ["daemon/remora/policy/delivery/acks.py"])
+    locks = select(tree, ["daemon/remora/storage/rados/queues/locks.py"])
 
     suites = ["tests/contract/test_kafka.py", "tests/contract/test_plain.py", "tests/engine/test_delivery.py"]
     assert acks.files == [*acks.near, *suites]
     assert locks.files == suites
-    assert select(tree, ["daemon/remora/policy/retry.py"]).files == [
+    assert select(tree, ["daemon/remora/policy/delivery/retry.py"]).files == [
         f"tests/unit/policy/{name}.py" for name in ("test_acks", "test_retry_pauses", "test_far")
     ]
 
@@ -157,7 +161,12 @@ def test_everything_is_selected_for_what_concerns_all_tests(tree: Path, changed:
 
 @pytest.mark.parametrize(
     ("changed", "both"),
-    [("codec/s3.py", True), ("storage/rados/locks.py", True), ("storage/sqlite/locks.py", False), ("app.py", False)],
+    [
+        ("codec/s3.py", True),
+        ("storage/rados/queues/locks.py", True),
+        ("storage/sqlite/queues/locks.py", False),
+        ("app.py", False),
+    ],
 )
 def test_both_releases_of_ceph_are_asked_for(tree: Path, changed: str, both: bool) -> None:
     """Bytes and the store on Ceph are tried with both releases."""
@@ -166,10 +175,14 @@ def test_both_releases_of_ceph_are_asked_for(tree: Path, changed: str, both: boo
 
 def test_chains_say_why(tree: Path) -> None:
     """A selected file has the shortest chain of imports from the changed one, or the rule."""
-    selection = select(tree, ["daemon/remora/policy/retry.py", "docs/ingest.md"])
+    selection = select(tree, ["daemon/remora/policy/delivery/retry.py", "docs/ingest.md"])
 
     assert why(selection, "tests/unit/policy/test_acks.py") == " <- ".join(
-        ["daemon/remora/policy/retry.py", "daemon/remora/policy/acks.py", "tests/unit/policy/test_acks.py"]
+        [
+            "daemon/remora/policy/delivery/retry.py",
+            "daemon/remora/policy/delivery/acks.py",
+            "tests/unit/policy/test_acks.py",
+        ]
     )
     assert why(selection, "tests/unit/policy/test_retry_pauses.py").startswith("it bears the name of")
     assert why(selection, "tests/unit/test_docs.py").startswith("its text names")
@@ -197,7 +210,7 @@ def test_the_rules_name_what_there_is() -> None:
 
 def test_the_tree_itself() -> None:
     """A policy of delivery selects its unit tests, then the suites; a document selects the tests of documents."""
-    acks = select(ROOT, ["daemon/remora/policy/acks.py"])
+    acks = select(ROOT, ["daemon/remora/policy/delivery/acks.py"])
     documents = select(ROOT, ["docs/ingest.md", "docs/guarantees.md"])
 
     assert "tests/unit/policy/test_acks.py" in acks.near

@@ -24,7 +24,7 @@ from remora.model.peaks import KEPT_HOURS
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
 from remora.model.words import duration, several
-from remora.policy.advice import (
+from remora.policy.queues.advice import (
     WEEK_DAYS,
     WINDOW_S,
     Committed,

@@ -24,7 +24,7 @@ from remora.model.notification import Notification
 from remora.model.shard import Origin
 from remora.model.topic import Topic
 from remora.model.words import several
-from remora.policy.notification_rules import overlaps
+from remora.policy.ingest.notification_rules import overlaps
 from remora.ports.store import ShardStore
 
 

@@ -16,7 +16,7 @@ from remora.cli.rows import complain
 from remora.cli.status import silence_lines
 from remora.config import Settings
 from remora.model.member import COMMAND_COOKIE, Member, WorkerCookie
-from remora.policy.hosts import host_text
+from remora.policy.ownership.hosts import host_text
 
 REASONS: Mapping[str, str] = {
     "alone": "no other worker takes part",

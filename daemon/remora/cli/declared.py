@@ -26,8 +26,8 @@ from remora.config import Settings, line_of, lines_of, read_toml, refuse, toml_n
 from remora.model.errors import ConfigError, EndpointMisconfigured
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, UNSET, Delivery, Target, Topic
-from remora.policy.notification_rules import unknown_topics
-from remora.policy.objectives import parse_objective
+from remora.policy.ingest.notification_rules import unknown_topics
+from remora.policy.status.objectives import parse_objective
 
 MOST_BYTES = 16 << 20
 """A file beyond this size is a mistake and is not read."""

@@ -13,7 +13,7 @@ import msgspec
 from remora.config import parse_size, show_size, toml_name
 from remora.model.errors import NotificationRefused, TopicRefused
 from remora.model.notification import EventFilter, Notification
-from remora.policy.notification_rules import refusals, too_many
+from remora.policy.ingest.notification_rules import refusals, too_many
 from remora.ports.administration import Notifications
 
 TABLE = "notification"

@@ -42,7 +42,7 @@ from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
 from remora.model.shard import Shard
 from remora.model.words import several
-from remora.policy.hosts import names_of
+from remora.policy.ownership.hosts import names_of
 from remora.ports.store import ShardStore
 
 KINDS = ("topic", "queue", "bucket", "event")

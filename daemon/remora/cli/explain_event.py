@@ -20,8 +20,8 @@ from remora.model.notification import Definitions
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
 from remora.model.words import duration, moment, several
-from remora.policy.bucket_news import next_for_silence, why_silent
-from remora.policy.matcher import takes_bucket
+from remora.policy.ingest.matcher import takes_bucket
+from remora.policy.status.bucket_news import next_for_silence, why_silent
 from remora.ports.store import ShardStore
 
 MOST_FOUND = 100

@@ -17,12 +17,12 @@ from remora.model.member import WorkerCookie, is_workers
 from remora.model.shard import LockHolder, ShardStats
 from remora.model.topic import TopicHold
 from remora.model.words import duration, several, when
-from remora.policy.condition import Condition, State, together
-from remora.policy.explanation import Daemon, LockOwner, QueueFacts, Remedy, advice
-from remora.policy.holds import hold_text
-from remora.policy.hosts import Names, owner_text
-from remora.policy.mends import is_full_by_leak, words
-from remora.policy.next_command import TopicSubject
+from remora.policy.admission.holds import hold_text
+from remora.policy.ownership.hosts import Names, owner_text
+from remora.policy.queues.mends import is_full_by_leak, words
+from remora.policy.status.condition import Condition, State, together
+from remora.policy.status.explanation import Daemon, LockOwner, QueueFacts, Remedy, advice
+from remora.policy.status.next_command import TopicSubject
 
 
 @dataclass(frozen=True, slots=True)

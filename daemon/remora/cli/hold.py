@@ -20,7 +20,7 @@ from remora.model.errors import DaemonNotReachable, RemoraError
 from remora.model.shard import Origin
 from remora.model.topic import Topic, TopicHold
 from remora.model.words import LAST_MOMENT, duration
-from remora.policy.holds import deaf_hosts, hold_text
+from remora.policy.admission.holds import deaf_hosts, hold_text
 from remora.ports.store import ShardStore
 
 

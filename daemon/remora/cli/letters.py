@@ -17,7 +17,7 @@ from remora.cli.rows import rows_of
 from remora.engine.redriving import letter_key
 from remora.model.record import CAUSES, DeadLetter
 from remora.model.topic import MOST_SHARDS
-from remora.policy.letters import Selection
+from remora.policy.delivery.letters import Selection
 from remora.ports.store import ShardStore
 
 

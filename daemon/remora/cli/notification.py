@@ -18,8 +18,8 @@ from remora.config import Settings
 from remora.model.errors import NotificationRefused
 from remora.model.notification import Definitions, EventFilter, Happening, Notification
 from remora.model.shard import Origin
-from remora.policy.matcher import Matcher
-from remora.policy.notification_rules import overlaps, refusals, unknown_topics
+from remora.policy.ingest.matcher import Matcher
+from remora.policy.ingest.notification_rules import overlaps, refusals, unknown_topics
 from remora.ports.store import ShardStore
 
 

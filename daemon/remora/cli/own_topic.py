@@ -39,7 +39,7 @@ from remora.model.ingest import Removed
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.model.words import several
-from remora.policy.holds import hold_text
+from remora.policy.admission.holds import hold_text
 from remora.ports.store import ShardStore
 
 ENDPOINTS = (

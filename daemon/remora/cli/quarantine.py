@@ -18,7 +18,7 @@ from remora.config import Settings
 from remora.model.errors import RemoraError
 from remora.model.member import WorkerCookie
 from remora.model.words import duration
-from remora.policy.quarantine import is_meant
+from remora.policy.ownership.quarantine import is_meant
 
 
 class NotQuarantined(RemoraError):

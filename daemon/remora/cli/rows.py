@@ -18,8 +18,8 @@ from remora.model.exits import Exit
 from remora.model.ledger import Balance
 from remora.model.shard import Origin, Shard, ShardStats
 from remora.model.topic import Topic, TopicHold
-from remora.policy.holds import in_force
-from remora.policy.not_owned import Schemes, reason_to_leave
+from remora.policy.admission.holds import in_force
+from remora.policy.ownership.not_owned import Schemes, reason_to_leave
 from remora.ports.store import ShardStore
 
 MOST_NAMED = 20

@@ -15,8 +15,8 @@ from remora.cli.options import running_option
 from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.status import silence_lines
 from remora.config import Settings
-from remora.policy.classes import scope_of
-from remora.policy.credit_flows import COUNTED, WaitCounts
+from remora.policy.shaping.classes import scope_of
+from remora.policy.shaping.credit_flows import COUNTED, WaitCounts
 
 _MOVED = ("donated_bytes", "transferred_bytes")
 _OF_GROUP = "group_lost_bytes"

@@ -23,9 +23,9 @@ from remora.model.errors import RemoraError, TopicRefused
 from remora.model.member import WorkerCookie
 from remora.model.shard import LockHolder, Mend, Origin, Shard, ShardStats
 from remora.model.words import duration, several
-from remora.policy.holds import hold_text
-from remora.policy.hosts import Names, names_of, owner_text
-from remora.policy.not_owned import reason_to_leave
+from remora.policy.admission.holds import hold_text
+from remora.policy.ownership.hosts import Names, names_of, owner_text
+from remora.policy.ownership.not_owned import reason_to_leave
 from remora.ports.store import ShardStore
 
 

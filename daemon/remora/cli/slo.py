@@ -23,7 +23,7 @@ from remora.model.errors import DaemonNotReachable
 from remora.model.exits import Exit
 from remora.model.topic import Topic
 from remora.model.words import several
-from remora.policy.objectives import BurnRate, Objective, burn_rates, duration_text, parse_objective
+from remora.policy.status.objectives import BurnRate, Objective, burn_rates, duration_text, parse_objective
 
 RUNBOOK = "docs/slo.md#remorasloburns"
 QUICK, SLOW = ("5m", "30m", "1h", "2h", "6h"), ("1d", "3d")

@@ -15,9 +15,9 @@ from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.config import Settings
 from remora.model.exits import Exit
 from remora.model.words import duration, several, when
-from remora.policy.condition import Condition, State, together
-from remora.policy.mends import LEAK_COMMAND
-from remora.policy.spill import SPILL_COMMAND
+from remora.policy.queues.mends import LEAK_COMMAND
+from remora.policy.queues.spill import SPILL_COMMAND
+from remora.policy.status.condition import Condition, State, together
 
 MOST_NAMED = 10
 

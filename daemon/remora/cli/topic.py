@@ -32,7 +32,7 @@ from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 from remora.model.topic import Topic
 from remora.model.words import duration, several
-from remora.policy.holds import hold_text, in_force
+from remora.policy.admission.holds import hold_text, in_force
 from remora.ports.store import ShardStore
 
 

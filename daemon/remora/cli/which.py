@@ -20,7 +20,7 @@ from remora.engine.catalogue import topic_of
 from remora.model.errors import RemoraError, ShardGone
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
-from remora.policy.not_owned import reason_to_leave
+from remora.policy.ownership.not_owned import reason_to_leave
 from remora.ports.store import ShardStore
 
 

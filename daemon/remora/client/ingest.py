@@ -33,7 +33,7 @@ from remora.client.errors import (
     refusal,
 )
 from remora.model.words import several
-from remora.policy.retry import MOST_LIMITED_S, Backoff, Patience
+from remora.policy.delivery.retry import MOST_LIMITED_S, Backoff, Patience
 
 T = TypeVar("T")
 

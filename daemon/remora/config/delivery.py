@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from remora.config.checked import Checked
 from remora.config.units import Bytes, Lifetime, Percent, Seconds, Unit, option_key
 from remora.model.errors import ConfigError
-from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_rules
-from remora.policy.lifetime import LifetimeLimits
-from remora.policy.tokens import OPTION, parse_place
+from remora.policy.delivery.destinations import DEFAULT_DENY, DestinationRules, read_rules
+from remora.policy.delivery.lifetime import LifetimeLimits
+from remora.policy.delivery.tokens import OPTION, parse_place
 
 DRAIN_PART = 0.8
 """The part of `delivery.drain_timeout` that one request to an endpoint takes at most, whatever its own timeout says."""

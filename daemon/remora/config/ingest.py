@@ -15,7 +15,7 @@ from remora.model.traffic import (
     ScopeKind,
     check_scopes,
 )
-from remora.policy.rates import Limit, rate_from
+from remora.policy.shaping.rates import Limit, rate_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

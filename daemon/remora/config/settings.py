@@ -34,8 +34,8 @@ from remora.config.workers import (
 )
 from remora.model.errors import ConfigError
 from remora.model.topic import MOST_SHARDS
-from remora.policy.destinations import DestinationRules
-from remora.policy.spill import SpillRules
+from remora.policy.delivery.destinations import DestinationRules
+from remora.policy.queues.spill import SpillRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

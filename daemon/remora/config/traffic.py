@@ -25,7 +25,7 @@ from remora.model.traffic import (
     check_scopes,
     limit_of,
 )
-from remora.policy.classes import BehindFrom, Rules, fits_destination, names_in, networks_of
+from remora.policy.shaping.classes import BehindFrom, Rules, fits_destination, names_in, networks_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

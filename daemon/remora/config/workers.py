@@ -17,9 +17,9 @@ from remora.config.addresses import TcpAddress, UnixAddress, parse_listen
 from remora.config.checked import Checked, wrong_mode
 from remora.config.units import AUTO, AnyBytes, AutoBytes, Lifetime, Percent, Seconds, Unit
 from remora.model.errors import ConfigError
-from remora.policy.lease import LeaseTimes
-from remora.policy.quarantine import QuarantineOptions
-from remora.policy.shedding import RESOURCES, Options
+from remora.policy.ownership.lease import LeaseTimes
+from remora.policy.ownership.quarantine import QuarantineOptions
+from remora.policy.ownership.shedding import RESOURCES, Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,8 @@ from remora.model.errors import (
     EndpointUnavailable,
     without_frames,
 )
-from remora.policy.destinations import DestinationRules
-from remora.policy.quarantine import CONNECT
+from remora.policy.delivery.destinations import DestinationRules
+from remora.policy.ownership.quarantine import CONNECT
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

@@ -23,7 +23,7 @@ from remora.model.errors import (
     without_frames,
 )
 from remora.model.probe import ProbeStep
-from remora.policy.destinations import DestinationRules
+from remora.policy.delivery.destinations import DestinationRules
 
 NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 

@@ -16,9 +16,9 @@ import httptools
 from remora.endpoints.dial import dial, explain_refusal, open_first
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointUnavailable
-from remora.policy.destinations import DestinationRules
-from remora.policy.quarantine import ANSWERED
-from remora.policy.tokens import TokenPlace
+from remora.policy.delivery.destinations import DestinationRules
+from remora.policy.delivery.tokens import TokenPlace
+from remora.policy.ownership.quarantine import ANSWERED
 
 MOST_ANSWER_BYTES = 64 << 10
 """Of head and body together."""

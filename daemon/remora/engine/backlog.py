@@ -19,7 +19,7 @@ from remora.model.errors import CodecError, StoreError
 from remora.model.ledger import Balance
 from remora.model.shard import LockToken, Origin, QueueRoom, Shard, ShardStats
 from remora.model.topic import Topic
-from remora.policy.mends import Heal
+from remora.policy.queues.mends import Heal
 from remora.ports.delivery import DeliveryStore
 
 BACKLOG_INTERVAL_S = 15.0

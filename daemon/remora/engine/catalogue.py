@@ -15,10 +15,10 @@ from remora.model.errors import CodecError, StoreError
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, Shard
 from remora.model.topic import GENERATION_MARK, Topic, TopicHold, generation_of, own_topic_name
-from remora.policy.holds import hold_text, in_force
-from remora.policy.layouts import are_sent_alike
-from remora.policy.objectives import Objective, parse_objective
-from remora.policy.pace import EarlyReadings
+from remora.policy.admission.holds import hold_text, in_force
+from remora.policy.delivery.pace import EarlyReadings
+from remora.policy.queues.layouts import are_sent_alike
+from remora.policy.status.objectives import Objective, parse_objective
 from remora.ports.delivery import DeliveryStore
 
 MOST_UNDECODABLE = 64

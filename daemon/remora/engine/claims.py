@@ -30,7 +30,7 @@ from remora.model.member import (
     is_workers,
 )
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
-from remora.policy.membership import ROWS_PER_SECOND
+from remora.policy.ownership.membership import ROWS_PER_SECOND
 from remora.ports.delivery import DeliveryStore
 from remora.ports.store import ShardStore
 

@@ -17,8 +17,8 @@ from remora.engine.admission.gate import Gate
 from remora.engine.admission.givers import Allowance, Givers
 from remora.metrics import Telemetry
 from remora.model.topic import Target
-from remora.policy.limits import ByteLimit, EntryLimit
-from remora.policy.retry import look_every_s
+from remora.policy.admission.limits import ByteLimit, EntryLimit
+from remora.policy.delivery.retry import look_every_s
 
 SPREAD_S = 0.5
 """Spreads the retries of notified shards over this time."""

@@ -34,7 +34,7 @@ from remora.model.errors import (
 )
 from remora.model.position import Position
 from remora.model.topic import Topic
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 from remora.ports.endpoint import LateEndpoint, SucceedingRoute, TransactionalEndpoint
 
 REREAD_S = 5.0

@@ -14,7 +14,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError, StoreUnavailable
 from remora.model.log import LogLock, LogUnknown
 from remora.model.shard import LockToken, Shard
-from remora.policy.lease import LeaseTimes, Term
+from remora.policy.ownership.lease import LeaseTimes, Term
 from remora.ports.delivery import Locks
 
 RELEASE_WITHIN_S = 3.0

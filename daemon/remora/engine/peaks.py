@@ -18,7 +18,7 @@ from remora.model.ledger import Balance
 from remora.model.peaks import HourPeak
 from remora.model.shard import Shard, ShardStats
 from remora.model.topic import Topic
-from remora.policy.advice import WINDOW_S, Committed, Observed
+from remora.policy.queues.advice import WINDOW_S, Committed, Observed
 from remora.ports.delivery import DeliveryStore
 
 Looks = dict[str, Committed]

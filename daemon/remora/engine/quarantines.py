@@ -18,8 +18,8 @@ from remora.config.workers import QuarantineSettings
 from remora.metrics import Telemetry
 from remora.model.caller import NOBODY, Caller
 from remora.model.topic import Topic
-from remora.policy import row_room
-from remora.policy.quarantine import ANSWERED, Quarantine, is_meant, is_topic, topic_place
+from remora.policy.ownership import row_room
+from remora.policy.ownership.quarantine import ANSWERED, Quarantine, is_meant, is_topic, topic_place
 
 TURN_S = 60.0
 """A shard that has neither succeeded nor failed for this long lets the next one try beside it."""

@@ -18,7 +18,7 @@ from remora.model.errors import CodecError, ShardGone, TopicMoved
 from remora.model.record import DeadLetter, Redrive
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic, own_topic_name
-from remora.policy.letters import in_order
+from remora.policy.delivery.letters import in_order
 from remora.ports.administration import Letters
 from remora.ports.delivery import Catalog
 

@@ -10,7 +10,7 @@ from remora.metrics import Telemetry
 from remora.metrics.series import RoomLeft
 from remora.model.errors import CodecError, StoreError
 from remora.model.shard import LockToken, QueueRoom, Shard
-from remora.policy.mends import Heal, RoomOverTime, should_mend
+from remora.policy.queues.mends import Heal, RoomOverTime, should_mend
 from remora.ports.delivery import DeliveryStore
 
 _AT_ONCE = 8

@@ -1,7 +1,7 @@
 """Registers the logs that clients ask for, keeps their locks, and raises the bounds of counters.
 
 A round of requests asks `before` for trust in the locks, once, and nothing is handed out of a log whose trust is over.
-What is decided is in `policy/sequence.py`.
+What is decided is in `policy/logs/sequence.py`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from remora.model.log import (
     StaleEpoch,
     name_problem,
 )
-from remora.policy import sequence
-from remora.policy.lease import Term
-from remora.policy.sequence import LogPhase, LogShares, LogState
+from remora.policy.logs import sequence
+from remora.policy.logs.sequence import LogPhase, LogShares, LogState
+from remora.policy.ownership.lease import Term
 from remora.ports.log import Logs
 
 REACH = 1 << 20

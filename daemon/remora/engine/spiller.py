@@ -22,9 +22,9 @@ from remora.model.shard import LockToken, Shard
 from remora.model.spill import SpillLook, SpillUsage
 from remora.model.topic import Topic
 from remora.model.traffic import Priority
-from remora.policy.mends import Growth, should_mend
-from remora.policy.retry import ShardFailure
-from remora.policy.spill import (
+from remora.policy.delivery.retry import ShardFailure
+from remora.policy.queues.mends import Growth, should_mend
+from remora.policy.queues.spill import (
     STALLED_S,
     SpillRules,
     is_urgent,
@@ -35,7 +35,7 @@ from remora.policy.spill import (
     should_start,
     why_refused,
 )
-from remora.policy.stages import EventStage
+from remora.policy.status.stages import EventStage
 
 _IDLE_S = 1.0
 _FAILED_S = 1.0

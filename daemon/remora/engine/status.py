@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remora.metrics.figures import LastFailure
-from remora.policy.condition import State
-from remora.policy.retry import ShardFailure
+from remora.policy.delivery.retry import ShardFailure
+from remora.policy.status.condition import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,14 +32,14 @@ from remora.metrics import Telemetry
 from remora.model.health import Waiting
 from remora.model.member import Member, WorkerCookie
 from remora.model.shard import Shard
-from remora.policy.condition import State
-from remora.policy.hosts import Names, names_of
-from remora.policy.limits import ByteLimit, EntryLimit
-from remora.policy.mends import Heal
-from remora.policy.not_owned import NotOwned, Schemes
-from remora.policy.pace import Pace, most_per_second
-from remora.policy.retry import ShardFailure
-from remora.policy.spill import SpillRules
+from remora.policy.admission.limits import ByteLimit, EntryLimit
+from remora.policy.delivery.pace import Pace, most_per_second
+from remora.policy.delivery.retry import ShardFailure
+from remora.policy.ownership.hosts import Names, names_of
+from remora.policy.ownership.not_owned import NotOwned, Schemes
+from remora.policy.queues.mends import Heal
+from remora.policy.queues.spill import SpillRules
+from remora.policy.status.condition import State
 from remora.ports.administration import LayoutStorage
 from remora.ports.delivery import DeliveryStore
 from remora.ports.endpoint import Endpoint, EndpointSource

@@ -18,8 +18,8 @@ from remora.log.follower import Follower
 from remora.log.servers import LogServers
 from remora.model.errors import RemoraError, StoreError
 from remora.model.log import LogName, LogRefused, PositionTaken, StaleEpoch, Token, check_entry
-from remora.policy import appends
-from remora.policy.appends import Next
+from remora.policy.logs import appends
+from remora.policy.logs.appends import Next
 from remora.ports.log import Logs
 
 PATIENCE = LogTimes()

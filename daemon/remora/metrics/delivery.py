@@ -21,8 +21,8 @@ from remora.metrics.series import (
 from remora.model.ledger import Balance
 from remora.model.record import CAUSES
 from remora.model.shard import QueueRoom
-from remora.policy.condition import Outage, State, cause_of, place_of, state_of_failure
-from remora.policy.retry import ShardFailure
+from remora.policy.delivery.retry import ShardFailure
+from remora.policy.status.condition import Outage, State, cause_of, place_of, state_of_failure
 
 KINDS = (*ShardFailure, "poison")
 """What attempts fail at."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from remora.metrics.series import BacklogFigures, Books, RoomLeft
-from remora.policy.mends import is_full_by_leak, words
-from remora.policy.objectives import Objective, parse_objective
+from remora.policy.queues.mends import is_full_by_leak, words
+from remora.policy.status.objectives import Objective, parse_objective
 
 
 class LastFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import logging
 from prometheus_client import Histogram
 
 from remora.metrics.events import EventGroup, Instruments, log, say
-from remora.policy.bucket_news import NewsBook
+from remora.policy.status.bucket_news import NewsBook
 
 
 class IngestEvents(EventGroup):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from remora.policy.condition import State, state_of_failure
+from remora.policy.status.condition import State, state_of_failure
 
 Cause = tuple[str, str]
 """A place, which is a destination or a topic, and what fails there."""

@@ -21,7 +21,7 @@ from prometheus_client.utils import floatToGoString
 
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import QueueRoom
-from remora.policy.objectives import AGE_BOUNDS_S
+from remora.policy.status.objectives import AGE_BOUNDS_S
 
 OTHER = "other"
 """The topic label of all topics beyond the limit."""

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from remora.metrics.events import EventGroup, Instruments
-from remora.policy.stages import (
+from remora.policy.status.stages import (
     BOUNDS_S,
     NONE,
     EventStage,

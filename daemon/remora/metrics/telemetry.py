@@ -26,7 +26,7 @@ from remora.metrics.shaping import ShapingEvents
 from remora.metrics.spill import SpillEvents
 from remora.metrics.stages import StageEvents
 from remora.metrics.store import StoreEvents
-from remora.policy.objectives import Objective
+from remora.policy.status.objectives import Objective
 
 
 class Telemetry(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from remora.policy.cells import MemberAccount
+from remora.policy.shaping.cells import MemberAccount
 
 
 class Bank(Protocol):

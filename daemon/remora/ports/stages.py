@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from remora.policy.stages import EventStage
+from remora.policy.status.stages import EventStage
 
 
 class StageMeter(Protocol):

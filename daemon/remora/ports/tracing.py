@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from remora.model.record import Record
-from remora.policy.stages import EventStage
+from remora.policy.status.stages import EventStage
 
 Attributes = Mapping[str, str | int]
 

@@ -13,9 +13,9 @@ import mmap
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from remora.policy.cells import ROW, MemberAccount
-from remora.policy.classes import OTHER, scope_of
-from remora.policy.rates import is_of_limit
+from remora.policy.shaping.cells import ROW, MemberAccount
+from remora.policy.shaping.classes import OTHER, scope_of
+from remora.policy.shaping.rates import is_of_limit
 
 MOST_GROUPS = 4096
 """Groups and buckets of limits that a host can have at a time: more than `shaping.groups` and the number of scopes and

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from remora.config.units import AUTO
 from remora.config.workers import BalanceSettings
-from remora.policy.loads import HostLimits
+from remora.policy.ownership.loads import HostLimits
 
 CGROUP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 

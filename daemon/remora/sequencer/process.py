@@ -28,9 +28,9 @@ from remora.metrics.sequencer import SequencerFigures, SequencerTelemetry
 from remora.model.errors import ConfigError
 from remora.model.exits import Exit
 from remora.model.health import Health
-from remora.policy import readiness
-from remora.policy.readiness import HostReadiness
-from remora.policy.sequence import LogPhase
+from remora.policy.logs.sequence import LogPhase
+from remora.policy.status import readiness
+from remora.policy.status.readiness import HostReadiness
 from remora.process.loop import run_loop
 from remora.process.sockets import listening_sockets, shown_address
 from remora.sequencer.access import may_speak_plainly

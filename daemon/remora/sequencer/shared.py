@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from remora.codec import sequencer, speedups
 from remora.codec.sequencer import Counter, Result
 from remora.model.log import LogName
-from remora.policy.epoch_cells import EpochCells
+from remora.policy.logs.epoch_cells import EpochCells
 from remora.process.pipe import Message
 from remora.sequencer.messages import Over, Raised, Serve
 

@@ -22,8 +22,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from remora.model.health import Health
-from remora.policy import readiness
-from remora.policy.readiness import HostReadiness
+from remora.policy.status import readiness
+from remora.policy.status.readiness import HostReadiness
 from remora.process.sockets import shown_address
 from remora.servers import page
 from remora.servers.http.response import Response

@@ -17,7 +17,7 @@ from typing import cast
 
 from remora.model.caller import Caller
 from remora.model.errors import ConfigError
-from remora.policy.browsers import is_of_page
+from remora.policy.ingest.browsers import is_of_page
 from remora.process.sockets import peer_of
 from remora.servers import tokens
 from remora.servers.http.response import Response

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remora.model.errors import ConfigError, ConfigUnreadable
-from remora.policy.matcher import fits_bucket
+from remora.policy.ingest.matcher import fits_bucket
 
 PREFIX = "rmr_"
 MOST_BYTES = 1 << 20

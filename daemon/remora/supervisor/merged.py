@@ -13,11 +13,11 @@ from remora.metrics.figures import TopicFigures, merged_figures
 from remora.metrics.stages import StageRow, slow_lines, stages_shown
 from remora.model.member import WorkerCookie
 from remora.model.words import several
-from remora.policy.bucket_news import merged_news
-from remora.policy.condition import Condition, FailingShard, Outage, State, outages, together
-from remora.policy.hosts import host_text
-from remora.policy.not_owned import FEWER
-from remora.policy.retry import ShardFailure
+from remora.policy.delivery.retry import ShardFailure
+from remora.policy.ownership.hosts import host_text
+from remora.policy.ownership.not_owned import FEWER
+from remora.policy.status.bucket_news import merged_news
+from remora.policy.status.condition import Condition, FailingShard, Outage, State, outages, together
 from remora.process.pipe import Heartbeat
 
 OF_STORE = (ShardFailure.STORE, ShardFailure.DAMAGED)

@@ -18,13 +18,13 @@ from random import Random
 
 from remora.config import LimitSettings, ScopeSettings, ShapingSettings
 from remora.model.traffic import Meter, Priority, limit_of
-from remora.policy.bucket import SECOND_US
-from remora.policy.cells import PRIORITIES
-from remora.policy.classes import OTHER, scope_of
-from remora.policy.rates import bucket_name, is_of_limit
-from remora.policy.scaling import FULL
-from remora.policy.shaping import Group
-from remora.policy.split import scaled
+from remora.policy.shaping.bucket import SECOND_US
+from remora.policy.shaping.cells import PRIORITIES
+from remora.policy.shaping.classes import OTHER, scope_of
+from remora.policy.shaping.group import Group
+from remora.policy.shaping.rates import bucket_name, is_of_limit
+from remora.policy.shaping.scaling import FULL
+from remora.policy.shaping.split import scaled
 from remora.process.credit import MOST_GROUPS, CreditMemory, SlotCells
 
 PIPELINE_TICKS = 4

@@ -16,12 +16,12 @@ from remora.metrics import Telemetry
 from remora.model.caller import NOBODY, Caller
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, UNMETERED, Priority, burst_of, limit_of
-from remora.policy.cells import PRIORITIES
-from remora.policy.classes import NO_ADDRESSES, Addresses, are_inside, networks_of, scope_of
-from remora.policy.credit_flows import CreditFlow, merged_flows
-from remora.policy.rates import is_of_limit
-from remora.policy.scaling import FULL
-from remora.policy.shaping import Group
+from remora.policy.shaping.cells import PRIORITIES
+from remora.policy.shaping.classes import NO_ADDRESSES, Addresses, are_inside, networks_of, scope_of
+from remora.policy.shaping.credit_flows import CreditFlow, merged_flows
+from remora.policy.shaping.group import Group
+from remora.policy.shaping.rates import is_of_limit
+from remora.policy.shaping.scaling import FULL
 from remora.process.pipe import UseStore
 from remora.supervisor.shaper import Shaper
 from remora.supervisor.shaping_changes import Change, StoreUse, differences, overridden, reshaped

@@ -12,10 +12,10 @@ from prometheus_client import Metric
 from remora import __version__
 from remora.metrics import Telemetry
 from remora.model.health import Health, Use
-from remora.policy import readiness
-from remora.policy.condition import Outage
-from remora.policy.credit_flows import CreditFlow
-from remora.policy.readiness import HostReadiness
+from remora.policy.shaping.credit_flows import CreditFlow
+from remora.policy.status import readiness
+from remora.policy.status.condition import Outage
+from remora.policy.status.readiness import HostReadiness
 from remora.process import pipe
 from remora.process.pipe import AskedFor, Family
 from remora.supervisor.alone import Alone

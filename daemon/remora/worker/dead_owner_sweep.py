@@ -16,7 +16,7 @@ from remora.engine.worker import Worker
 from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.member import WorkerCookie
-from remora.policy.lease import Evidence, has_ended, is_doubtful
+from remora.policy.ownership.lease import Evidence, has_ended, is_doubtful
 from remora.process.liveness_lock import LivenessLock
 from remora.process.pipe import Start
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from remora.codec.topic import CERTIFICATE, parse_args
 from remora.model.shard import Origin
 from remora.model.topic import Topic
-from remora.policy.classes import Introduction
+from remora.policy.shaping.classes import Introduction
 
 if TYPE_CHECKING:
     from remora.servers.tokens import Tokens

@@ -18,11 +18,11 @@ from remora.model.health import Use
 from remora.model.member import Member
 from remora.model.shard import Shard
 from remora.model.topic import TopicHold
-from remora.policy import readiness
-from remora.policy.holds import hold_text
-from remora.policy.hosts import Names, holder_text
-from remora.policy.not_owned import Deferred, NotOwned
-from remora.policy.readiness import HostReadiness
+from remora.policy.admission.holds import hold_text
+from remora.policy.ownership.hosts import Names, holder_text
+from remora.policy.ownership.not_owned import Deferred, NotOwned
+from remora.policy.status import readiness
+from remora.policy.status.readiness import HostReadiness
 from remora.ports.store import ShardStore
 from remora.process.pipe import Heartbeat
 from remora.servers.server import Server

@@ -47,7 +47,7 @@ def _hurt_moves() -> None:
     from typing import Any
 
     from remora.storage.librados import WriteOp
-    from remora.storage.rados.connection import ClusterConnection
+    from remora.storage.rados.cluster.connection import ClusterConnection
 
     run = ClusterConnection.run
     stored = set[str]()

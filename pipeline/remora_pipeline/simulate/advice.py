@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.peaks import HourPeak
-from remora.policy.advice import WEEK_DAYS, History, Peak, ShardBounds, advise, is_off_peak
+from remora.policy.queues.advice import WEEK_DAYS, History, Peak, ShardBounds, advise, is_off_peak
 from remora_pipeline.simulate.checks import at_least, not_negative
 from remora_pipeline.simulate.form import Optional, listed, members, number, whole
 from remora_pipeline.simulate.script import Form

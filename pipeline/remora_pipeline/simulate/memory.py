@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.policy.intake import Intake
+from remora.policy.ingest.intake import Intake
 from remora_pipeline.simulate.checks import not_negative
 from remora_pipeline.simulate.form import Optional, flag, members, or_null, text, whole
 from remora_pipeline.simulate.script import Form

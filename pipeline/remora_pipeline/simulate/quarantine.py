@@ -7,7 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.policy.quarantine import ANSWERED, CONNECT, COUNTED, NOT_COUNTED, Quarantine, QuarantineOptions, owners
+from remora.policy.ownership.quarantine import (
+    ANSWERED,
+    CONNECT,
+    COUNTED,
+    NOT_COUNTED,
+    Quarantine,
+    QuarantineOptions,
+    owners,
+)
 from remora_pipeline.simulate.checks import at_least, not_negative, one_of, within
 from remora_pipeline.simulate.form import Kind, Optional, flag, members, named, number, or_null, text, whole
 from remora_pipeline.simulate.script import Form

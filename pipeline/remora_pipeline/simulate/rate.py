@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.policy.bucket import SECOND_US
-from remora.policy.rates import Cost, Limit, Limited, Limits, Rate, RateBucket, Reserved, admit, rate_from
+from remora.policy.shaping.bucket import SECOND_US
+from remora.policy.shaping.rates import Cost, Limit, Limited, Limits, Rate, RateBucket, Reserved, admit, rate_from
 from remora_pipeline.simulate.checks import TICK_US, no_doubles, not_negative, one_of, within
 from remora_pipeline.simulate.form import Optional, listed, members, number, or_null, text, whole
 from remora_pipeline.simulate.script import Form

@@ -8,7 +8,7 @@ from typing import Any
 
 from remora.model.errors import ConfigError
 from remora.model.traffic import Priority
-from remora.policy.admission import ReadAhead, Shortage, pages_to_turn_back
+from remora.policy.admission.line import ReadAhead, Shortage, pages_to_turn_back
 from remora_pipeline.simulate.checks import not_negative, priority_named
 from remora_pipeline.simulate.form import Optional, listed, members, named, number, text, whole
 from remora_pipeline.simulate.script import Form

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.errors import ConfigError
-from remora.policy.limits import Unacked, entries_to_list, mean_records
-from remora.policy.retry import read_limit
+from remora.policy.admission.limits import Unacked, entries_to_list, mean_records
+from remora.policy.delivery.retry import read_limit
 from remora_pipeline.simulate.checks import at_least, not_negative
 from remora_pipeline.simulate.form import Optional, flag, members, number, or_null, whole
 from remora_pipeline.simulate.script import Form

@@ -16,7 +16,7 @@ from remora.model.traffic import (
     check_scopes,
     class_from,
 )
-from remora.policy.classes import BehindFrom, Parties, class_of, groups_of, highest_class
+from remora.policy.shaping.classes import BehindFrom, Parties, class_of, groups_of, highest_class
 from remora_pipeline.simulate.checks import at_least, not_negative, one_of
 from remora_pipeline.simulate.form import Optional, flag, listed, members, named, number, or_null, text, whole
 from remora_pipeline.simulate.script import Form

@@ -8,12 +8,12 @@ from typing import Any
 
 from remora.model.errors import ConfigError
 from remora.model.traffic import BUCKETS, Meter, Priority, meters_from
-from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
-from remora.policy.bucket import SECOND_US
-from remora.policy.cells import PRIORITIES, MemberAccount
-from remora.policy.limits import CreditLimit
-from remora.policy.scaling import FULL
-from remora.policy.shaping import Group, Tier
+from remora.policy.admission.limits import CreditLimit
+from remora.policy.admission.line import AdmissionLimit, Demand, WaitingLine
+from remora.policy.shaping.bucket import SECOND_US
+from remora.policy.shaping.cells import PRIORITIES, MemberAccount
+from remora.policy.shaping.group import Group, Tier
+from remora.policy.shaping.scaling import FULL
 from remora_pipeline.simulate.checks import (
     MOST_MEMBERS,
     TICK_US,

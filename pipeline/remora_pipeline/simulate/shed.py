@@ -8,7 +8,7 @@ from typing import Any
 
 from remora.model.errors import ConfigError
 from remora.model.member import Member
-from remora.policy.shedding import (
+from remora.policy.ownership.shedding import (
     RESOURCES,
     Load,
     LoadReport,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from remora.model.traffic import meters_from
-from remora.policy.split import scaled, split
+from remora.policy.shaping.split import scaled, split
 from remora_pipeline.simulate.checks import not_negative
 from remora_pipeline.simulate.form import members, named, or_null, whole
 from remora_pipeline.simulate.script import Form

@@ -18,9 +18,9 @@ from remora.engine.status import ShardStatus
 from remora.metrics import Telemetry
 from remora.model.shard import LockToken, Shard
 from remora.model.topic import Topic
-from remora.policy.condition import State
-from remora.policy.lease import Term
-from remora.policy.not_owned import Schemes
+from remora.policy.ownership.lease import Term
+from remora.policy.ownership.not_owned import Schemes
+from remora.policy.status.condition import State
 
 ME = "remora/h/b/w1"
 

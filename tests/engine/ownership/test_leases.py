@@ -20,7 +20,7 @@ from remora.engine.ownership.worker_info import WorkerInfo
 from remora.metrics import Telemetry
 from remora.model.errors import OwnershipLost, StoreDamaged, StoreUnavailable
 from remora.model.shard import LockHolder, Shard
-from remora.policy.not_owned import Damaged, Elsewhere, Errored, Foreign, Schemes
+from remora.policy.ownership.not_owned import Damaged, Elsewhere, Errored, Foreign, Schemes
 
 T = Shard("t")
 

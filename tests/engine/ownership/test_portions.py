@@ -16,9 +16,9 @@ from remora.engine.ownership import situation as situation_module
 from remora.engine.ownership.roster import Roster
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.policy.assignment import Acquisitions, judged
-from remora.policy.not_owned import GivenBack, NotOwned, Schemes, reason_to_leave
-from remora.policy.view import View
+from remora.policy.ownership.assignment import Acquisitions, judged
+from remora.policy.ownership.not_owned import GivenBack, NotOwned, Schemes, reason_to_leave
+from remora.policy.ownership.view import View
 
 MANY = 2 * PORTION + 1
 QUEUES = [f"t{number:04}" for number in range(MANY)]

@@ -15,7 +15,7 @@ from remora.engine.ownership.owned import NEXT, Phase
 from remora.engine.ownership.roster import Roster
 from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreUnavailable
 from remora.model.shard import Shard
-from remora.policy.not_owned import Broken, Errored, GivenBack, NotOwned, transferred
+from remora.policy.ownership.not_owned import Broken, Errored, GivenBack, NotOwned, transferred
 
 T = Shard("t")
 

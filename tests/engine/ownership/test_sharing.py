@@ -15,7 +15,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreUnavailable
 from remora.model.member import Member
 from remora.model.shard import Shard
-from remora.policy.not_owned import Elsewhere, Foreign
+from remora.policy.ownership.not_owned import Elsewhere, Foreign
 
 
 @in_virtual_time

@@ -14,7 +14,7 @@ OWN, OTHER = "10.9.8.7", "10.9.8.6"
 
 CODE = f"""
 from remora.endpoints.dial import refusal
-from remora.policy.destinations import read_rules
+from remora.policy.delivery.destinations import read_rules
 
 for listener in ("0.0.0.0", "{OWN}"):
     rules = read_rules((), ("*",), [(listener, 9750)])

@@ -16,8 +16,8 @@ from remora.endpoints.kafka.target import Bearer
 from remora.endpoints.tasks import CrashLog, Tasks
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
-from remora.policy.destinations import DestinationRules
-from remora.policy.tokens import TokenTimes
+from remora.policy.delivery.destinations import DestinationRules
+from remora.policy.delivery.tokens import TokenTimes
 
 URL = "https://sso.example.org/token"
 SETTINGS = KafkaSettings(token_endpoints=("https://sso.example.org/*",))

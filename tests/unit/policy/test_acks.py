@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.ledger import Cause, Tally
-from remora.policy.acks import PageAcks, Prefix, Window
+from remora.policy.delivery.acks import PageAcks, Prefix, Window
 
 
 def positions(start: int, count: int) -> list[bytes]:

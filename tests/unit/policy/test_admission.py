@@ -12,9 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.model.traffic import Meter, Priority
-from remora.policy.admission import AdmissionLimit, Demand, Hold, ReadAhead, Shortage, WaitingLine, pages_to_turn_back
-from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
-from remora.policy.shaping import Group
+from remora.policy.admission.limits import ByteLimit, CreditLimit, EntryLimit
+from remora.policy.admission.line import (
+    AdmissionLimit,
+    Demand,
+    Hold,
+    ReadAhead,
+    Shortage,
+    WaitingLine,
+    pages_to_turn_back,
+)
+from remora.policy.shaping.group import Group
 
 PRIORITIES = tuple(Priority)
 RANK = {priority: rank for rank, priority in enumerate(PRIORITIES)}

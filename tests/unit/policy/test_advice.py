@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from remora.model.peaks import KEPT_HOURS, HourPeak, merged
 from remora.model.topic import MOST_SHARDS
-from remora.policy.advice import Advice, History, Peak, ShardBounds, advise
+from remora.policy.queues.advice import Advice, History, Peak, ShardBounds, advise
 
 MOST = Peak(30_000, 100_000_000)
 NOW = 494_000

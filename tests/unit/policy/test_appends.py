@@ -6,7 +6,7 @@ import pytest
 
 from remora.model.errors import StoreError, StoreFull, StoreUnavailable
 from remora.model.log import Cell, LogRefused, LogUnknown, PositionTaken, PositionTrimmed, StaleEpoch
-from remora.policy.appends import Next, after_fill, after_look, after_write
+from remora.policy.logs.appends import Next, after_fill, after_look, after_write
 
 STALE, TAKEN, TRIMMED = StaleEpoch(""), PositionTaken(""), PositionTrimmed("")
 AWAY, FULL, UNKNOWN, REFUSED = StoreUnavailable(""), StoreFull(""), LogUnknown(""), LogRefused("")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remora.model.member import Member, Offer
 from remora.model.shard import LockHolder, Shard
-from remora.policy.assignment import (
+from remora.policy.ownership.assignment import (
     PORTION,
     acquisitions,
     concerned,
@@ -22,10 +22,10 @@ from remora.policy.assignment import (
     transfers,
     tried,
 )
-from remora.policy.attempt import Step, may_evict, postponed, ran_out, step, wants
-from remora.policy.balance import BUSY_AT_ONCE, IDLE_AT_ONCE
-from remora.policy.membership import EXPECT_S, PATIENCE_S, STEADY_S, Membership, Outgoing, expecting, updated
-from remora.policy.not_owned import (
+from remora.policy.ownership.attempt import Step, may_evict, postponed, ran_out, step, wants
+from remora.policy.ownership.balance import BUSY_AT_ONCE, IDLE_AT_ONCE
+from remora.policy.ownership.membership import EXPECT_S, PATIENCE_S, STEADY_S, Membership, Outgoing, expecting, updated
+from remora.policy.ownership.not_owned import (
     Broken,
     Damaged,
     Deferred,
@@ -38,7 +38,7 @@ from remora.policy.not_owned import (
     deferred,
     transferred,
 )
-from remora.policy.view import View
+from remora.policy.ownership.view import View
 
 ME, OTHER, GATEWAY = "remora/h/b/w1", "remora/h/b/w2", "gateway"
 NOW = 1000.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from remora.model.member import Member, Offer
 from remora.model.shard import Shard
-from remora.policy.balance import (
+from remora.policy.ownership.balance import (
     BUSY_AT_ONCE,
     IDLE_AT_ONCE,
     choose,

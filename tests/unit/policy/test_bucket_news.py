@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from remora.policy.bucket_news import MOST_BUCKETS, MOST_SENDING, NewsBook, merged_news, next_for_silence, why_silent
+from remora.policy.status.bucket_news import (
+    MOST_BUCKETS,
+    MOST_SENDING,
+    NewsBook,
+    merged_news,
+    next_for_silence,
+    why_silent,
+)
 
 SENT = {"sent": {"thumbs": 10.0}}
 FILTERED = {"filtered": {"at": 20.0, "key": "a.png", "event": "ObjectCreated:Put", "rules": {"thumbs": "suffix"}}}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remora.policy.condition import (
+from remora.policy.delivery.retry import ShardFailure
+from remora.policy.status.condition import (
     FULL,
     Condition,
     Facts,
@@ -18,7 +19,6 @@ from remora.policy.condition import (
     state_of_failure,
     together,
 )
-from remora.policy.retry import ShardFailure
 
 REFUSED = FailedSince(ShardFailure.CONFIGURATION, "no such topic", 273.0)
 AWAY = FailedSince(ShardFailure.TRANSIENT, "no answer", 61.0)

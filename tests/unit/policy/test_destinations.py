@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.destinations import DEFAULT_DENY, DestinationRules, read_allowed, read_rules
+from remora.policy.delivery.destinations import DEFAULT_DENY, DestinationRules, read_allowed, read_rules
 
 DEFAULT = read_rules(DEFAULT_DENY, (), [("127.0.0.1", 9750)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.policy.disk_room import Disk, has_room_for_ballast, is_full, reserve
+from remora.policy.ingest.disk_room import Disk, has_room_for_ballast, is_full, reserve
 
 MIB, GIB = 1 << 20, 1 << 30
 PAGE = 16384

@@ -6,7 +6,16 @@ from collections import Counter
 
 import pytest
 
-from remora.policy.doorbells import BELLS, EVERY_S, MOST_KNOWN, NOTIFY_EVERY_S, PAUSE_S, RingPace, bell_of, pause_s
+from remora.policy.delivery.doorbells import (
+    BELLS,
+    EVERY_S,
+    MOST_KNOWN,
+    NOTIFY_EVERY_S,
+    PAUSE_S,
+    RingPace,
+    bell_of,
+    pause_s,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from remora.policy.epoch_cells import EpochCells
+from remora.policy.logs.epoch_cells import EpochCells
 
 
 def test_a_cell_is_free_again_when_all_have_forgotten_it() -> None:

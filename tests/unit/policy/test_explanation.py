@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.shard import Origin
-from remora.policy.condition import Condition, State
-from remora.policy.explanation import Daemon, LockOwner, QueueFacts, advice
-from remora.policy.next_command import TopicSubject
+from remora.policy.status.condition import Condition, State
+from remora.policy.status.explanation import Daemon, LockOwner, QueueFacts, advice
+from remora.policy.status.next_command import TopicSubject
 
 SUBJECT = TopicSubject(topic="orders", endpoint="kafka://b:9092")
 OWN = QueueFacts(name="orders.3", topic="orders", origin=Origin.REMORA, waiting=7, subject=SUBJECT)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from remora.model.member import Member
 from remora.model.shard import Shard
-from remora.policy.quarantine import QuarantineOptions
-from remora.policy.shedding import Options
+from remora.policy.ownership.quarantine import QuarantineOptions
+from remora.policy.ownership.shedding import Options
 from remora_pipeline.simulate.fleet.board import Board
 from remora_pipeline.simulate.fleet.offered import Recorded, Zipf
 from remora_pipeline.simulate.fleet.outages import Troubles

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.flow import ALONE_AFTER_S, LONG, EmptyQueue, Flow
-from remora.policy.pace import ACTIVE_AT_EASE, PASSIVATE_AFTER_S
-from remora.policy.retry import GROWTH, PROBE_ENTRIES
+from remora.policy.delivery.flow import ALONE_AFTER_S, LONG, EmptyQueue, Flow
+from remora.policy.delivery.pace import ACTIVE_AT_EASE, PASSIVATE_AFTER_S
+from remora.policy.delivery.retry import GROWTH, PROBE_ENTRIES
 
 WIDE = 1 << 40
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.group_commit import MOST_S, Past, wait_s
+from remora.policy.ingest.group_commit import MOST_S, Past, wait_s
 
 TABLE = [
     (1, Past(), 0.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.policy.group_commit import fitting
+from remora.policy.ingest.group_commit import fitting
 
 
 @pytest.mark.parametrize(

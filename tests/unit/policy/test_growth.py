@@ -7,7 +7,7 @@ import math
 import pytest
 
 from remora.model.shard import QueueRoom
-from remora.policy.mends import WINDOW_S, Growth
+from remora.policy.queues.mends import WINDOW_S, Growth
 
 
 def room(nbytes: int) -> QueueRoom:

@@ -8,9 +8,9 @@ from remora.model.member import COMMAND_COOKIE, WORKER_COOKIE, Member
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic, TopicHold
 from remora.model.traffic import Priority
-from remora.policy.admission import Demand, WaitingLine
-from remora.policy.holds import deaf_hosts, hold_text, in_force
-from remora.policy.limits import ByteLimit, HeldTopicLimit
+from remora.policy.admission.holds import deaf_hosts, hold_text, in_force
+from remora.policy.admission.limits import ByteLimit, HeldTopicLimit
+from remora.policy.admission.line import Demand, WaitingLine
 
 OWN, RADOSGWS = Shard("t", Origin.REMORA), Shard("t", Origin.RADOSGW)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remora.model.member import Member
-from remora.policy.hosts import holder_text, host_text, names_of
+from remora.policy.ownership.hosts import holder_text, host_text, names_of
 
 ID = "0123456789abcdef"
 NAMES = names_of([Member(f"remora/{ID}/b/w", ID, hostname="db7"), Member("remora/old/b/w", "old")])

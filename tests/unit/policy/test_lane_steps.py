@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remora.policy.lane_steps import AGAIN_S, CALM_S, GROUPS, STEPS, LaneSteps
+from remora.policy.delivery.lane_steps import AGAIN_S, CALM_S, GROUPS, STEPS, LaneSteps
 
 
 class Posts:

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from remora.policy.layouts import parents
+from remora.policy.queues.layouts import parents
 
 Steps = Generator[None, None, None]
 Place = tuple[int, int]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.topic import LayoutState, Target, Topic, TopicLayout
-from remora.policy.layouts import are_sent_alike, parents, still_held, waits_for, waits_for_commits
+from remora.policy.queues.layouts import are_sent_alike, parents, still_held, waits_for, waits_for_commits
 
 Parents = Callable[[int, int, int], Sequence[int]]
 

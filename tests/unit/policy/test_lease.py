@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.lease import Evidence, LeaseTimes, Term, has_ended, is_doubtful
+from remora.policy.ownership.lease import Evidence, LeaseTimes, Term, has_ended, is_doubtful
 
 seconds = st.floats(0.001, 1e5, allow_nan=False)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from remora.model.position import Position
 from remora.model.record import CorruptLetter, DeadLetter
-from remora.policy.letters import Selection, in_order
+from remora.policy.delivery.letters import Selection, in_order
 
 NOW = 1_000_000.0
 CAUSES = ["expired", "exhausted", "undecodable"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.topic import Target, Topic
-from remora.policy.lifetime import LifetimeLimits
+from remora.policy.delivery.lifetime import LifetimeLimits
 
 seconds = st.integers(1, 10_000_000)
 times_ns = st.integers(10**18, 2 * 10**18)

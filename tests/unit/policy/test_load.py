@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from remora.model.member import Member
 from remora.model.traffic import Priority
-from remora.policy import balance
-from remora.policy.admission import ReadAhead, Shortage, pages_to_turn_back
-from remora.policy.intake import Intake
-from remora.policy.quarantine import Quarantine, QuarantineOptions, owners
-from remora.policy.retry import read_limit
-from remora.policy.shedding import Load, Options, next_history, plan, targets, usage_of
+from remora.policy.admission.line import ReadAhead, Shortage, pages_to_turn_back
+from remora.policy.delivery.retry import read_limit
+from remora.policy.ingest.intake import Intake
+from remora.policy.ownership import balance
+from remora.policy.ownership.quarantine import Quarantine, QuarantineOptions, owners
+from remora.policy.ownership.shedding import Load, Options, next_history, plan, targets, usage_of
 from remora_pipeline.simulate.reads import Permits
 
 SIZES = st.integers(0, 500_000_000)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from remora.model.member import COMMAND_COOKIE, HandOverRequest, Member, Offer
 from remora.model.shard import Origin, Shard
-from remora.policy.balance import BUSY_AT_ONCE, counts, skews, targets, transfer_plan
-from remora.policy.loads import SAMPLES, Due, Mean, Own, Said, is_news, loads, next_offers, round_of
-from remora.policy.membership import (
+from remora.policy.ownership.balance import BUSY_AT_ONCE, counts, skews, targets, transfer_plan
+from remora.policy.ownership.loads import SAMPLES, Due, Mean, Own, Said, is_news, loads, next_offers, round_of
+from remora.policy.ownership.membership import (
     EXPECT_S,
     POLL_OFTEN_S,
     ROWS_PER_SECOND,
@@ -23,7 +23,7 @@ from remora.policy.membership import (
     expecting,
     updated,
 )
-from remora.policy.shedding import Options
+from remora.policy.ownership.shedding import Options
 
 NOW = 1000.0
 A, B, C = (f"remora/h/b/{name}" for name in "abc")

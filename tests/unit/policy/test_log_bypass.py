@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.policy.group_commit import LARGE_BYTES, settles_at_once
+from remora.policy.ingest.group_commit import LARGE_BYTES, settles_at_once
 
 KEPT = 6 << 20
 

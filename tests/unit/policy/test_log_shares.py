@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.log import LogName
-from remora.policy.sequence import LogShares
+from remora.policy.logs.sequence import LogShares
 
 STEPS = st.lists(st.tuples(st.sampled_from(["admit", "drop"]), st.integers(0, 9), st.integers(0, 3)), max_size=80)
 

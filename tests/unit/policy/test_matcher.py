@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.notification import EventFilter, ExpectedEvent, Happening, Notification
-from remora.policy.matcher import NAMES, WILDCARDS, Matcher, fits_bucket, is_known, may_both_fit, nearest, takes_bucket
+from remora.policy.ingest.matcher import (
+    NAMES,
+    WILDCARDS,
+    Matcher,
+    fits_bucket,
+    is_known,
+    may_both_fit,
+    nearest,
+    takes_bucket,
+)
 
 PUT = Happening(b"photos", b"ObjectCreated:Put", b"2026/cat.jpg", 7)
 ALL = Notification("n", ("t",))

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from remora.model.shard import QueueRoom
-from remora.policy.mends import Heal, RoomOverTime, is_full_by_leak, should_mend, words
+from remora.policy.queues.mends import Heal, RoomOverTime, is_full_by_leak, should_mend, words
 
 MB = 1_000_000
 RING = 128 * MB

@@ -9,7 +9,7 @@ import pytest
 from remora.endpoints.amqp.errors import CHANNEL, CONNECTION
 from remora.endpoints.kafka.errors import CONFIGURATION
 from remora.model.shard import Origin
-from remora.policy.next_command import TABLE, TopicSubject, next_command
+from remora.policy.status.next_command import TABLE, TopicSubject, next_command
 
 KAFKA = TopicSubject(topic="orders", endpoint="kafka://b:9093", there="events")
 SEVERAL = TopicSubject(topic="orders", endpoint="kafka://a,b:9093", there="events")

@@ -6,7 +6,7 @@ import pytest
 
 from remora.model.errors import NotificationRefused
 from remora.model.notification import MOST_NOTIFICATIONS, Notification
-from remora.policy.notification_rules import check_replacement
+from remora.policy.ingest.notification_rules import check_replacement
 
 ONE, OTHER = Notification("n", ("a",)), Notification("n", ("b",))
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from remora.model.notification import EventFilter, Happening, Notification
-from remora.policy.matcher import Matcher
-from remora.policy.notification_rules import overlaps, refusals, too_many, unknown_topics
+from remora.policy.ingest.matcher import Matcher
+from remora.policy.ingest.notification_rules import overlaps, refusals, too_many, unknown_topics
 
 FINE = Notification(
     "thumbnails",

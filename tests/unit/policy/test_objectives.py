@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.policy.objectives import AGE_BOUNDS_S, Objective, burn_rates, duration_text, parse_objective
+from remora.policy.status.objectives import AGE_BOUNDS_S, Objective, burn_rates, duration_text, parse_objective
 
 
 @pytest.mark.parametrize(

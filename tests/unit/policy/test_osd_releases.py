@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.storage.rados.osds import OsdReleases, Release, leaks, parse_releases
+from remora.storage.rados.cluster.osds import OsdReleases, Release, leaks, parse_releases
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 
 from remora.model.member import Member
 from remora.model.shard import Shard
-from remora.policy.attempt import postponed, wants
-from remora.policy.balance import BUSY_AT_ONCE
-from remora.policy.membership import Membership, Outgoing
-from remora.policy.not_owned import Deferred
-from remora.policy.owners import avoids, is_unwelcome, leaving, quarantining_part
-from remora.policy.view import View
+from remora.policy.ownership.attempt import postponed, wants
+from remora.policy.ownership.balance import BUSY_AT_ONCE
+from remora.policy.ownership.membership import Membership, Outgoing
+from remora.policy.ownership.not_owned import Deferred
+from remora.policy.ownership.owners import avoids, is_unwelcome, leaving, quarantining_part
+from remora.policy.ownership.view import View
 
 NOW = 100.0
 PLACE = "kafka://b:9092"

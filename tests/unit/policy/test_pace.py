@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.pace import (
+from remora.policy.delivery.pace import (
     BURST_S,
     GAP_S,
     LEAST_PER_SECOND,

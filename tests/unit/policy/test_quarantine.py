@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.policy.quarantine import NOT_COUNTED, Quarantine, QuarantineOptions, topic_place
+from remora.policy.ownership.quarantine import NOT_COUNTED, Quarantine, QuarantineOptions, topic_place
 
 HOST = "http://h:80"
 GOOD, BAD = topic_place(HOST, "good"), topic_place(HOST, "bad")

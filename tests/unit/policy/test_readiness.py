@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from remora.model.health import Health, Use, Waiting
-from remora.policy.readiness import MOST_REASONS, HostReadiness, ready, ready_to_deliver, ready_to_ingest
+from remora.policy.status.readiness import MOST_REASONS, HostReadiness, ready, ready_to_deliver, ready_to_ingest
 
 WELL = Use()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.refusals import (
+from remora.policy.delivery.refusals import (
     EDGE_S,
     MOST_KNOWN,
     MOST_REFUSED,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.reservations import Sightings
+from remora.policy.ingest.reservations import Sightings
 
 LIMIT_S = 120.0
 

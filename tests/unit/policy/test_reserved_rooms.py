@@ -6,7 +6,7 @@ import pytest
 
 from remora.model.errors import IngestRefused, ReservationExceeded, ReservationMismatch
 from remora.model.ingest import ReservedRoom, RoutedEvent
-from remora.policy.reservations import rooms_taken
+from remora.policy.ingest.reservations import rooms_taken
 
 
 def rooms(*given: str) -> list[ReservedRoom]:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
-from remora.policy.lifetime import LifetimeLimits
-from remora.policy.not_owned import Schemes, reason_to_leave
-from remora.policy.pace import (
+from remora.policy.delivery.lifetime import LifetimeLimits
+from remora.policy.delivery.pace import (
     ACTIVE_AT_EASE,
     PASSIVATE_AFTER_S,
     READS_PER_SECOND,
@@ -22,7 +21,8 @@ from remora.policy.pace import (
     idle_delay,
     passivate_after,
 )
-from remora.policy.retry import PROBE_ENTRIES, Backoff, Patience, Pauses, ShardFailure, due_in_s, read_limit
+from remora.policy.delivery.retry import PROBE_ENTRIES, Backoff, Patience, Pauses, ShardFailure, due_in_s, read_limit
+from remora.policy.ownership.not_owned import Schemes, reason_to_leave
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from remora.model.member import Member, Offer
 from remora.model.shard import Origin, Shard
-from remora.policy import row_room
-from remora.policy.membership import Membership, Outgoing, expecting
-from remora.policy.row_room import ROW_BYTES
-from remora.policy.split import MOST_GROUPS
+from remora.policy.ownership import row_room
+from remora.policy.ownership.membership import Membership, Outgoing, expecting
+from remora.policy.ownership.row_room import ROW_BYTES
+from remora.policy.shaping.split import MOST_GROUPS
 
 ME = "remora/" + "/".join(["3f2504e0-4f89-11d3-9a0c-0305e82c3301"] * 3)
 NOW = 1000.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy import sequence
-from remora.policy.sequence import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_AGAIN_S, UNKNOWN_S, LogPhase, LogState
+from remora.policy.logs import sequence
+from remora.policy.logs.sequence import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_AGAIN_S, UNKNOWN_S, LogPhase, LogState
 
 EVENTS = st.lists(
     st.tuples(

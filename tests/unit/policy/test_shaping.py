@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora.model.traffic import BUCKETS, PRIORITY_QUEUE, Meter, Priority
-from remora.policy.admission import Demand
-from remora.policy.bucket import SECOND_US, CreditBucket, capacity_of, share_of
-from remora.policy.cells import PRIORITIES
-from remora.policy.shaping import Group
+from remora.policy.admission.line import Demand
+from remora.policy.shaping.bucket import SECOND_US, CreditBucket, capacity_of, share_of
+from remora.policy.shaping.cells import PRIORITIES
+from remora.policy.shaping.group import Group
 from remora_pipeline.simulate.shaping import MemberLine
 
 RATES = st.integers(0, 5_000_000)

@@ -18,7 +18,7 @@ from remora.model.traffic import (
     check_principals,
     check_scopes,
 )
-from remora.policy.classes import (
+from remora.policy.shaping.classes import (
     BehindFrom,
     Parties,
     Rules,

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from remora.model.shard import QueueRoom
-from remora.policy.spill import (
+from remora.policy.queues.spill import (
     SpillRules,
     is_urgent,
     look_again_s,

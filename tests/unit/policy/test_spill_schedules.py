@@ -18,7 +18,7 @@ from remora.codec.queue_state import QueueState
 from remora.model.ledger import Tally
 from remora.model.position import Position
 from remora.model.spill import SpilledRun
-from remora.policy.spill import cut, logical_front, next_start, run_from
+from remora.policy.queues.spill import cut, logical_front, next_start, run_from
 
 START = Position(0, HEAD_SIZE)
 RING = 400

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.split import MOST_GROUPS, Need, busiest, key_of, rounded_up, shares_of, split
+from remora.policy.shaping.split import MOST_GROUPS, Need, busiest, key_of, rounded_up, shares_of, split
 
 NAMES = st.text("abcdef", min_size=1, max_size=4)
 WANTED = st.none() | st.integers(0, 10**9)

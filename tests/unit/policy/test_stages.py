@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from remora.policy.stages import (
+from remora.policy.status.stages import (
     BOUNDS_S,
     FEWEST,
     HOUR_S,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.store_directories import StoreDirectories, StoreDirectory
+from remora.policy.queues.store_directories import StoreDirectories, StoreDirectory
 
 ONE, TWO, THREE = (StoreDirectory(number, f"/d{number}") for number in range(3))
 LEAVING = StoreDirectory(1, "/d1", takes_topics=False)

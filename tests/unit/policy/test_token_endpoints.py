@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.tokens import TokenPlace, parse_place, why_not
+from remora.policy.delivery.tokens import TokenPlace, parse_place, why_not
 
 ALLOWED = [
     parse_place(each)

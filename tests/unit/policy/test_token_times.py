@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remora.policy.tokens import TokenTimes, renewal_s
+from remora.policy.delivery.tokens import TokenTimes, renewal_s
 
 
 def test_a_token_is_renewed_before_it_ends() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.policy.credit_flows import MOST_US, WaitCounts, bound_us, bucket_of_us
+from remora.policy.shaping.credit_flows import MOST_US, WaitCounts, bound_us, bucket_of_us
 
 TIMES = st.integers(0, MOST_US)
 

@@ -15,7 +15,7 @@ from remora.config import LimitSettings
 from remora.model.errors import TopicUnknown
 from remora.model.fan_out import TopicCopies
 from remora.model.notification import EventFilter, Notification
-from remora.policy.matcher import Matcher
+from remora.policy.ingest.matcher import Matcher
 from remora.servers import tokens
 from remora.servers.ingest import announced
 from remora.servers.ingest.request_reader import to_come as announcing

@@ -17,7 +17,7 @@ from remora.config import LimitSettings, Settings
 from remora.metrics import Telemetry
 from remora.model.errors import QueueFull
 from remora.model.traffic import Priority
-from remora.policy.rates import Cost, bucket_name
+from remora.policy.shaping.rates import Cost, bucket_name
 from remora.process.credit import HostCredit
 from remora.servers import tokens
 from remora.servers.ingest.limits import IngestLimits

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from remora.storage.rados.session import run_blocking
+from remora.storage.rados.cluster.session import run_blocking
 
 
 async def test_result_and_error_come_back() -> None:

@@ -14,8 +14,8 @@ import pytest
 from devkit.clock import in_virtual_time
 from devkit.waits import PATIENT_S
 from remora.model.shard import Shard
-from remora.storage.sqlite.file import File
-from remora.storage.sqlite.group_commit import NOTHING, GroupCommit, Wants
+from remora.storage.sqlite.files.file import File
+from remora.storage.sqlite.ingest.group_commit import NOTHING, GroupCommit, Wants
 
 
 class IdleFile:

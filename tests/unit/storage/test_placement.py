@@ -9,7 +9,7 @@ import pytest
 
 from remora.config import RadosSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
-from remora.storage.rados.placement import Locator, find_placement
+from remora.storage.rados.cluster.placement import Locator, find_placement
 
 ZONE = {"name": "z1", "notif_pool": "z1.rgw.log:notif", "log_pool": "z1.rgw.log", "topics_pool": "z1.rgw.meta:topics"}
 

@@ -11,9 +11,9 @@ import pytest
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import operations
-from remora.storage.rados.locks import RadosLocks
-from remora.storage.rados.part import KeyedLocks
-from remora.storage.rados.queue import HeldProgress, QueueParts, RadosQueue
+from remora.storage.rados.cluster.part import KeyedLocks
+from remora.storage.rados.queues.locks import RadosLocks
+from remora.storage.rados.queues.queue import HeldProgress, QueueParts, RadosQueue
 
 TOKEN = LockToken(Shard("q"), "cookie", "incarnation")
 

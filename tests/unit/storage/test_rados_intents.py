@@ -19,9 +19,9 @@ from remora.model.errors import StoreError
 from remora.model.ingest import ReservedRoom
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target, Topic
-from remora.storage.rados.ingest import _MOST_BYTES, _MOST_ENTRIES, _split, filled
-from remora.storage.rados.intent_log import Intent, IntentLog, IntentPart, IntentState
-from remora.storage.rados.schedule import DueAction, ScheduleEntry, _parsed
+from remora.storage.rados.ingest.intent_log import Intent, IntentLog, IntentPart, IntentState
+from remora.storage.rados.ingest.one_topic import _MOST_BYTES, _MOST_ENTRIES, _split, filled
+from remora.storage.rados.ingest.schedule import DueAction, ScheduleEntry, _parsed
 from support.older import older_code, older_commits
 
 TOPIC = replace(Topic("t", "", "t", Target("", "", "")), shards=8, origin=Origin.REMORA, id="id")
@@ -52,7 +52,7 @@ OLDER_FINISHER = """
 import sys
 
 import msgspec
-from remora.storage.rados.intent_log import Intent
+from remora.storage.rados.ingest.intent_log import Intent
 
 print(*[shard.queue for shard in msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Intent).queues()])
 """

@@ -20,10 +20,10 @@ from remora.model.shard import LockToken, Shard
 from remora.ports.credit import NO_TRAFFIC
 from remora.storage.librados import operations
 from remora.storage.librados.operations import ObjectBytes, ObjectOperation, WriteOp, Xattrs
-from remora.storage.rados import old_heads as old_heads_module
-from remora.storage.rados.old_heads import OldHeads, RadosMends
-from remora.storage.rados.osds import OsdReleases, Osds
-from remora.storage.rados.refusals import ChangedError
+from remora.storage.rados.cluster.osds import OsdReleases, Osds
+from remora.storage.rados.cluster.refusals import ChangedError
+from remora.storage.rados.queues import old_heads as old_heads_module
+from remora.storage.rados.queues.old_heads import OldHeads, RadosMends
 from unit.codec.samples import queue_head, reservation
 
 Q = Shard("q")

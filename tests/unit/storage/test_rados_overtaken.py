@@ -20,12 +20,12 @@ from remora.model.ingest import Removed
 from remora.model.ledger import FormerQueue, Tally
 from remora.model.shard import Shard
 from remora.model.topic import Topic, generation_of
+from remora.storage.rados.cluster.refusals import MismatchError
+from remora.storage.rados.ingest.schedule import DueAction
 from remora.storage.rados.layouts import ReshardableTopics
-from remora.storage.rados.own_queues import PREPARING, REMOVING, SEALED
-from remora.storage.rados.refusals import MismatchError
-from remora.storage.rados.registry import StoredTopic, TopicRecord
-from remora.storage.rados.schedule import DueAction
-from remora.storage.rados.sealed_queues import Parents, Precedence, SealedLook
+from remora.storage.rados.queues.own_queues import PREPARING, REMOVING, SEALED
+from remora.storage.rados.queues.sealed_queues import Parents, Precedence, SealedLook
+from remora.storage.rados.topics.registry import StoredTopic, TopicRecord
 from support.stores import own_topic
 
 

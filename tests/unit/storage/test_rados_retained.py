@@ -9,9 +9,9 @@ from typing import Any
 
 from remora.model.errors import StoreUnavailable
 from remora.model.shard import Shard
-from remora.storage.rados.finisher import Finisher, Recovery, RequestLog
-from remora.storage.rados.intent_log import Intent, IntentPart, IntentState, LoggedIntent
-from remora.storage.rados.schedule import DueAction, ScheduleEntry
+from remora.storage.rados.ingest.finisher import Finisher, Recovery, RequestLog
+from remora.storage.rados.ingest.intent_log import Intent, IntentPart, IntentState, LoggedIntent
+from remora.storage.rados.ingest.schedule import DueAction, ScheduleEntry
 
 
 @dataclass

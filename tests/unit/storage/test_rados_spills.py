@@ -21,12 +21,12 @@ from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
 from remora.model.spill import Spill, SpilledRun
 from remora.storage.librados import WriteOp, operations
-from remora.storage.rados.placement import Locator
-from remora.storage.rados.queue import HeldProgress, MoveTurns, QueueParts
-from remora.storage.rados.releases import Guard, Guards
-from remora.storage.rados.runs import Runs, look_with_runs
-from remora.storage.rados.spills import RadosSpills
-from remora.storage.rados.state import SPILL, STATE, StoredState, stored_state
+from remora.storage.rados.cluster.placement import Locator
+from remora.storage.rados.cluster.state import SPILL, STATE, StoredState, stored_state
+from remora.storage.rados.queues.queue import HeldProgress, MoveTurns, QueueParts
+from remora.storage.rados.queues.releases import Guard, Guards
+from remora.storage.rados.queues.runs import Runs, look_with_runs
+from remora.storage.rados.queues.spills import RadosSpills
 from unit.codec.samples import queue_head
 
 TOKEN = LockToken(Shard("q"), "cookie", "incarnation")

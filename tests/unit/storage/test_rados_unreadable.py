@@ -9,10 +9,17 @@ import msgspec
 import pytest
 
 from remora.model.errors import StoreDamaged, StoreError
-from remora.storage.rados.finisher import RequestLog
-from remora.storage.rados.intent_log import FanOutEnvelope, Intent, IntentLog, IntentPart, IntentState, LoggedIntent
+from remora.storage.rados.ingest.finisher import RequestLog
+from remora.storage.rados.ingest.intent_log import (
+    FanOutEnvelope,
+    Intent,
+    IntentLog,
+    IntentPart,
+    IntentState,
+    LoggedIntent,
+)
+from remora.storage.rados.ingest.schedule import DueAction, ScheduleEntry
 from remora.storage.rados.layouts import _complete_committed
-from remora.storage.rados.schedule import DueAction, ScheduleEntry
 
 
 class Requests:

@@ -15,7 +15,7 @@ from remora.model.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from remora.storage.rados.refusals import HELD, OWN, PLAIN, QUEUE, RESERVED, Refusals, refusal
+from remora.storage.rados.cluster.refusals import HELD, OWN, PLAIN, QUEUE, RESERVED, Refusals, refusal
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from remora.policy.disk_room import Disk
-from remora.storage.sqlite import allocation, room
-from remora.storage.sqlite.allocation import KeptOpen, allocate, keep_log, log_of, opened, restore_log
-from remora.storage.sqlite.connections import connect
-from remora.storage.sqlite.refusals import unreadable
+from remora.policy.ingest.disk_room import Disk
+from remora.storage.sqlite.files import allocation, room
+from remora.storage.sqlite.files.allocation import KeptOpen, allocate, keep_log, log_of, opened, restore_log
+from remora.storage.sqlite.files.connections import connect
+from remora.storage.sqlite.files.refusals import unreadable
 
 _TAKES = """
 import fcntl, sys

@@ -9,8 +9,8 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreMisconfigured, StoreUnavailable
-from remora.storage.sqlite import directory as module
-from remora.storage.sqlite.directory import locked, make_directory, prepare
+from remora.storage.sqlite.files import directory as module
+from remora.storage.sqlite.files.directory import locked, make_directory, prepare
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from remora.storage.sqlite.owners import DIRECTORY, Owner
+from remora.storage.sqlite.files.owners import DIRECTORY, Owner
 
 
 def died(owner: Owner) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
-from remora.policy import disk_room
-from remora.storage.sqlite import writer as module
-from remora.storage.sqlite.allocation import KeptOpen
-from remora.storage.sqlite.connections import PAGE_BYTES
-from remora.storage.sqlite.room import Room
-from remora.storage.sqlite.writer import Around, Writer
+from remora.policy.ingest import disk_room
+from remora.storage.sqlite.files import writer as module
+from remora.storage.sqlite.files.allocation import KeptOpen
+from remora.storage.sqlite.files.connections import PAGE_BYTES
+from remora.storage.sqlite.files.room import Room
+from remora.storage.sqlite.files.writer import Around, Writer
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import pytest
 
 from remora.config import ShapingSettings
 from remora.model.traffic import BUCKETS, Priority, limit_of
-from remora.policy.admission import Demand, WaitingLine
-from remora.policy.cells import PRIORITIES, MemberAccount
-from remora.policy.limits import CreditLimit
+from remora.policy.admission.limits import CreditLimit
+from remora.policy.admission.line import Demand, WaitingLine
+from remora.policy.shaping.cells import PRIORITIES, MemberAccount
 from support.credit import Host, a_host, a_meter, shaping
 
 SEEDS = int(os.environ.get("REMORA_DEALING_SEEDS", "20"))

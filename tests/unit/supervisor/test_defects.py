@@ -27,7 +27,7 @@ from remora import config
 from remora.model.caller import NOBODY
 from remora.model.errors import ConfigError
 from remora.model.exits import Exit
-from remora.policy import readiness
+from remora.policy.status import readiness
 from support import small_worker
 
 pytestmark = pytest.mark.timeout(900)

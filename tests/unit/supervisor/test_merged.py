@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remora.metrics.stages import StageRow
-from remora.policy.stages import EventStage, StageCounts
+from remora.policy.status.stages import EventStage, StageCounts
 from remora.process.pipe import Heartbeat
 from remora.supervisor.merged import WorkerAnswer, merged_line, merged_status
 

@@ -11,7 +11,7 @@ import pytest
 
 from devkit.clock import in_virtual_time
 from remora.metrics import Telemetry
-from remora.policy.condition import Condition, FailingShard, Outage, State, outages
+from remora.policy.status.condition import Condition, FailingShard, Outage, State, outages
 from remora.supervisor.view import MOST_LINES, OutageReport, WorkersView
 
 

@@ -19,7 +19,7 @@ from remora.config import MetersSettings, ScopeSettings, ShapingSettings
 from remora.metrics import Telemetry
 from remora.model.caller import Caller
 from remora.model.errors import ConfigError
-from remora.policy.credit_flows import CreditFlow
+from remora.policy.shaping.credit_flows import CreditFlow
 from remora.supervisor.shaping import HostShaping
 from remora.supervisor.shaping_changes import Change, reshaped
 from support.credit import Host, a_host, a_meter, shaping

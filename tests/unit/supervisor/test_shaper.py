@@ -18,9 +18,9 @@ from remora.config import LimitSettings, MeterSettings, MetersSettings, ScopeSet
 from remora.config.checked import MOST_TABLES
 from remora.metrics import Telemetry
 from remora.model.traffic import Meter, Priority
-from remora.policy.cells import PRIORITIES
-from remora.policy.rates import bucket_name
-from remora.policy.shaping import Group
+from remora.policy.shaping.cells import PRIORITIES
+from remora.policy.shaping.group import Group
+from remora.policy.shaping.rates import bucket_name
 from remora.supervisor.shaping import CreditReport
 from support.credit import Host, a_host, a_meter, shaping
 

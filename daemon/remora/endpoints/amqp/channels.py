@@ -13,7 +13,7 @@ from remora.endpoints.amqp.frames import BadFrames, Confirm, Envelope, MessageCo
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.runs import Carrier, Run
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
-from remora.policy.quarantine import ANSWERED
+from remora.policy.ownership.quarantine import ANSWERED
 
 
 class MessageRun(Run):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable
-from remora.policy.quarantine import ANSWERED
+from remora.policy.ownership.quarantine import ANSWERED
 
 PRECONDITION_FAILED = 406
 NO_ROUTE = 312

@@ -20,7 +20,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from remora.policy.lane_steps import SLOW_S
+from remora.policy.delivery.lane_steps import SLOW_S
 
 
 class Verdict(Enum):

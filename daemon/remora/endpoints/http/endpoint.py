@@ -39,9 +39,9 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
-from remora.policy.lane_steps import PROOF, LaneSteps
-from remora.policy.quarantine import ANSWERED, CONNECT
-from remora.policy.refusals import POISON_APART_S, Finding, Refusals
+from remora.policy.delivery.lane_steps import PROOF, LaneSteps
+from remora.policy.delivery.refusals import POISON_APART_S, Finding, Refusals
+from remora.policy.ownership.quarantine import ANSWERED, CONNECT
 from remora.ports.endpoint import Batch
 
 log = logging.getLogger(__name__)

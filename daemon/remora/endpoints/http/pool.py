@@ -19,8 +19,8 @@ from remora.endpoints.tasks import Tasks
 from remora.endpoints.threads import run_blocking
 from remora.endpoints.tls import Trust, build_context, refused_client
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
-from remora.policy.destinations import DestinationRules
-from remora.policy.quarantine import CONNECT
+from remora.policy.delivery.destinations import DestinationRules
+from remora.policy.ownership.quarantine import CONNECT
 
 WORKER_CONNECTIONS = 4096
 """Open connections of one worker; the shipped unit allows 65,536 files."""

@@ -37,9 +37,9 @@ from remora.endpoints.single_post import PostAnswer, post_once
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, without_frames
-from remora.policy.destinations import DestinationRules
-from remora.policy.quarantine import ANSWERED
-from remora.policy.tokens import PAUSES, TokenTimes, parse_place, renewal_s, why_not
+from remora.policy.delivery.destinations import DestinationRules
+from remora.policy.delivery.tokens import PAUSES, TokenTimes, parse_place, renewal_s, why_not
+from remora.policy.ownership.quarantine import ANSWERED
 
 MOST_OF_PATIENCE = 0.8
 """Of the time to connect, for the token: then there is some left to say that it was the token's server."""

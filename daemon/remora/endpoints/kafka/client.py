@@ -36,7 +36,7 @@ from remora.endpoints.kafka.bearer import BearerSessions, OwnLogin, TokenDesk, l
 from remora.endpoints.kafka.target import Broker
 from remora.endpoints.threads import PATIENCE_S, resolve
 from remora.model.errors import EndpointDenied, EndpointError, without_frames
-from remora.policy.destinations import DestinationRules
+from remora.policy.delivery.destinations import DestinationRules
 
 log = logging.getLogger("aiokafka.connections")
 """Of aiokafka's, so that a kind of line comes once a minute: see RepeatFilter."""

@@ -34,7 +34,7 @@ from remora.model.errors import EndpointError, EndpointUnavailable
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Shard
 from remora.model.topic import Target
-from remora.policy.destinations import DestinationRules
+from remora.policy.delivery.destinations import DestinationRules
 from remora.ports.endpoint import ALL_LANES, Batch
 
 log = logging.getLogger(__name__)

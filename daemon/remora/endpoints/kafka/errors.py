@@ -9,7 +9,7 @@ from __future__ import annotations
 import aiokafka.errors as kafka
 
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
-from remora.policy.quarantine import ANSWERED
+from remora.policy.ownership.quarantine import ANSWERED
 
 
 class InvalidRecord(kafka.BrokerResponseError):  # type: ignore[misc]  # aiokafka, which lacks it, is Any to mypy

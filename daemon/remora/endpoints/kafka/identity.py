@@ -30,7 +30,7 @@ from remora.model.errors import (
     EndpointUnavailable,
     without_frames,
 )
-from remora.policy.destinations import DestinationRules
+from remora.policy.delivery.destinations import DestinationRules
 
 T = TypeVar("T")
 

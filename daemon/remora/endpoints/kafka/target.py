@@ -39,7 +39,7 @@ from remora.endpoints.arguments import (
 from remora.endpoints.tls import Tls
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Target
-from remora.policy.tokens import parse_place
+from remora.policy.delivery.tokens import parse_place
 
 DEFAULT_PORT = 9092
 

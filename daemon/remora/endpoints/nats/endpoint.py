@@ -27,7 +27,7 @@ from remora.model.errors import EndpointError, EndpointUnavailable, EntryRefused
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
-from remora.policy.destinations import DestinationRules
+from remora.policy.delivery.destinations import DestinationRules
 from remora.ports.endpoint import ALL_LANES, Batch
 
 ROOM = 1 << 40

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
-from remora.policy.quarantine import ANSWERED
+from remora.policy.ownership.quarantine import ANSWERED
 
 TOO_LARGE = frozenset({10054, 10097})
 """The stream takes no message of so many bytes, or no headers."""

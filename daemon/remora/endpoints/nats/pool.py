@@ -27,8 +27,8 @@ from remora.endpoints.shared import ConnectionSlot, OutletPool, Shared
 from remora.endpoints.tasks import Tasks
 from remora.endpoints.tls import Trust
 from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
-from remora.policy.destinations import DestinationRules
-from remora.policy.quarantine import CONNECT
+from remora.policy.delivery.destinations import DestinationRules
+from remora.policy.ownership.quarantine import CONNECT
 
 
 @dataclass(frozen=True, slots=True)

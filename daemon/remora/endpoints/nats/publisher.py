@@ -15,7 +15,7 @@ from remora.endpoints.nats.streams import Before, SubjectLooks, last_place, read
 from remora.endpoints.runs import Carrier, Run
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, EntryRefused
 from remora.model.record import Record
-from remora.policy.quarantine import ANSWERED
+from remora.policy.ownership.quarantine import ANSWERED
 
 ACKED = b'{"stream":'
 """How an acknowledgement begins. Which stream it is was said with the message."""

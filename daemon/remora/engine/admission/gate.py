@@ -19,11 +19,11 @@ from remora.model.record import Page
 from remora.model.shard import Shard
 from remora.model.topic import Target, Topic
 from remora.model.traffic import PrincipalKind, Priority, ScopeKind, TrafficClass
-from remora.policy.admission import AdmissionLimit, Demand, WaitingLine
-from remora.policy.cells import MemberAccount
-from remora.policy.classes import NO_ADDRESSES, Introduction, Parties, Rules, names_in, scope_of
-from remora.policy.credit_flows import CreditFlow, CreditFlows
-from remora.policy.limits import ByteLimit, CreditLimit, EntryLimit
+from remora.policy.admission.limits import ByteLimit, CreditLimit, EntryLimit
+from remora.policy.admission.line import AdmissionLimit, Demand, WaitingLine
+from remora.policy.shaping.cells import MemberAccount
+from remora.policy.shaping.classes import NO_ADDRESSES, Introduction, Parties, Rules, names_in, scope_of
+from remora.policy.shaping.credit_flows import CreditFlow, CreditFlows
 from remora.ports.credit import Bank, Budgets, NoBank, NoBudgets
 
 _PRIORITIES = tuple(Priority)

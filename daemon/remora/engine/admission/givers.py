@@ -8,9 +8,9 @@ from fractions import Fraction
 from typing import Protocol
 
 from remora.model.traffic import Priority
-from remora.policy.acks import PageAcks
-from remora.policy.admission import ReadAhead, Shortage, pages_to_turn_back
-from remora.policy.limits import ByteLimit, EntryLimit
+from remora.policy.admission.limits import ByteLimit, EntryLimit
+from remora.policy.admission.line import ReadAhead, Shortage, pages_to_turn_back
+from remora.policy.delivery.acks import PageAcks
 
 _ORDER = tuple(Priority)
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from weakref import WeakValueDictionary
 
 from remora.model.shard import Shard
-from remora.policy.admission import AdmissionLimit
-from remora.policy.limits import HeldTopicLimit
+from remora.policy.admission.limits import HeldTopicLimit
+from remora.policy.admission.line import AdmissionLimit
 
 
 class HeldTopics:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
-from remora.policy.split import Need, Wants, busiest, key_of, shares_of
+from remora.policy.shaping.split import Need, Wants, busiest, key_of, shares_of
 
 
 class WorkerShares:

@@ -20,10 +20,10 @@ from remora.model.ledger import Cause, Tally
 from remora.model.position import Position
 from remora.model.record import Attempt, Page
 from remora.model.topic import Topic
-from remora.policy.admission import Demand
-from remora.policy.lifetime import LifetimeLimits
-from remora.policy.limits import ByteLimit
-from remora.policy.retry import PROBE_ENTRIES, due_in_s, read_limit
+from remora.policy.admission.limits import ByteLimit
+from remora.policy.admission.line import Demand
+from remora.policy.delivery.lifetime import LifetimeLimits
+from remora.policy.delivery.retry import PROBE_ENTRIES, due_in_s, read_limit
 from remora.ports.delivery import MOST_ATTEMPTS
 
 TRIED_AT_ONCE = 256

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.reader import at_most
 from remora.model.record import Page
-from remora.policy.acks import PageAcks
+from remora.policy.delivery.acks import PageAcks
 from remora.ports.endpoint import Batch
 
 

@@ -24,8 +24,8 @@ from remora.engine.delivery.triage import Rejected, own_part
 from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record
-from remora.policy.acks import PageAcks
-from remora.policy.retry import PROBE_ENTRIES
+from remora.policy.delivery.acks import PageAcks
+from remora.policy.delivery.retry import PROBE_ENTRIES
 from remora.ports.endpoint import Route
 
 GATHER_S = 0.05

@@ -16,7 +16,7 @@ from remora.engine.delivery.scope import DeliveryScope
 from remora.engine.delivery.trimmer import Trimmer
 from remora.model.record import Page
 from remora.model.traffic import Priority
-from remora.policy.acks import PageAcks
+from remora.policy.delivery.acks import PageAcks
 
 
 class Packed(Protocol):

@@ -14,10 +14,10 @@ from remora.model.errors import CodecError, RemoraError, StoreError
 from remora.model.position import Position
 from remora.model.record import Page, Record
 from remora.model.traffic import Priority
-from remora.policy.flow import EmptyQueue, Flow
-from remora.policy.pace import brought_forward_s
-from remora.policy.retry import PROBE_ENTRIES
-from remora.policy.stages import EventStage
+from remora.policy.delivery.flow import EmptyQueue, Flow
+from remora.policy.delivery.pace import brought_forward_s
+from remora.policy.delivery.retry import PROBE_ENTRIES
+from remora.policy.status.stages import EventStage
 from remora.ports.tracing import PageTimes
 
 REST_S = 5.0

@@ -18,8 +18,8 @@ from remora.engine.admission.givers import Allowance
 from remora.engine.delivery.scope import DeliveryScope
 from remora.model.record import DeadLetter, Page, Record
 from remora.model.traffic import Priority
-from remora.policy.admission import Demand
-from remora.policy.limits import mean_records
+from remora.policy.admission.limits import mean_records
+from remora.policy.admission.line import Demand
 
 LONG_WAIT_S = 1.0
 """After this time a session that must not wait leaves the waiting to its dispatcher, which keeps its place."""

@@ -17,9 +17,9 @@ from remora.engine.quarantines import Quarantines
 from remora.engine.traffic import Traffic
 from remora.metrics import Telemetry
 from remora.model.topic import Topic
-from remora.policy.lifetime import LifetimeLimits
-from remora.policy.pace import Looks, Pace
-from remora.policy.stages import OF_STORE, EventStage
+from remora.policy.delivery.lifetime import LifetimeLimits
+from remora.policy.delivery.pace import Looks, Pace
+from remora.policy.status.stages import OF_STORE, EventStage
 from remora.ports.delivery import DeliveryStore
 from remora.ports.tracing import NO_TRACER, Tracer
 

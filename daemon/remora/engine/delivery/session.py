@@ -22,7 +22,7 @@ from remora.engine.delivery.trimmer import Trimmer
 from remora.model.errors import EndpointError, OwnershipLost, RemoraError, ShardGone
 from remora.model.record import Page, Record
 from remora.model.topic import Source
-from remora.policy.acks import PageAcks
+from remora.policy.delivery.acks import PageAcks
 
 
 class Sender(Protocol):

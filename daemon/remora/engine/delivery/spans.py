@@ -16,7 +16,7 @@ from remora.codec.speedups import joined, traced
 from remora.model.errors import EndpointError
 from remora.model.position import Position
 from remora.model.record import DeadLetter, Page, Record
-from remora.policy.stages import EventStage
+from remora.policy.status.stages import EventStage
 from remora.ports.endpoint import Batch, ExactRoute, Route
 from remora.ports.tracing import Attributes, PageTimes, Span, StagesOf, Tracer, Work
 

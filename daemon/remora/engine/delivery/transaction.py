@@ -9,7 +9,7 @@ from typing import Protocol
 from remora.codec.speedups import joined
 from remora.engine.delivery.triage import Rejected
 from remora.model.record import Page, Record
-from remora.policy.acks import PageAcks
+from remora.policy.delivery.acks import PageAcks
 from remora.ports.endpoint import Batch
 
 

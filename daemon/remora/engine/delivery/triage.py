@@ -15,7 +15,7 @@ from remora.engine.delivery.shard_state import Redelivery
 from remora.model.errors import CodecError
 from remora.model.record import Page, Record
 from remora.model.topic import Source, Target, Topic
-from remora.policy.lifetime import LifetimeLimits
+from remora.policy.delivery.lifetime import LifetimeLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from remora.engine.destination import Destination
 from remora.engine.lease import Lease
 from remora.model.errors import EndpointMisconfigured
 from remora.model.topic import Delivery, Target, Topic, TopicHold
-from remora.policy.lifetime import LifetimeLimits
-from remora.policy.not_owned import Schemes, reason_to_leave
-from remora.policy.objectives import parse_objective
+from remora.policy.delivery.lifetime import LifetimeLimits
+from remora.policy.ownership.not_owned import Schemes, reason_to_leave
+from remora.policy.status.objectives import parse_objective
 from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
 
 

@@ -14,8 +14,8 @@ from remora.engine.status import ShardStatus
 from remora.metrics.figures import LastFailure
 from remora.model.errors import EndpointError, RemoraError
 from remora.model.record import LastAttempt
-from remora.policy.condition import Condition, Facts, FailedSince, State, of_shard
-from remora.policy.retry import ShardFailure
+from remora.policy.delivery.retry import ShardFailure
+from remora.policy.status.condition import Condition, Facts, FailedSince, State, of_shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from remora.engine.dispatching.scope import DispatchScope
 from remora.engine.dispatching.standing import Standing
 from remora.model.topic import Topic
-from remora.policy.condition import State
-from remora.policy.holds import hold_text
-from remora.policy.stages import EventStage
+from remora.policy.admission.holds import hold_text
+from remora.policy.status.condition import State
+from remora.policy.status.stages import EventStage
 
 RECHECK_S, POLLED_RECHECK_S = 2.0, 0.5
 """How often a shard that is held back looks again. A store that can tell of the end tells at once: there it is for the

@@ -13,9 +13,9 @@ from remora.engine.dispatching.standing import Standing
 from remora.engine.dispatching.waits import Waits
 from remora.engine.quarantines import Turns
 from remora.model.topic import Topic
-from remora.policy.admission import Demand
-from remora.policy.condition import State
-from remora.policy.holds import hold_text
+from remora.policy.admission.holds import hold_text
+from remora.policy.admission.line import Demand
+from remora.policy.status.condition import State
 
 
 class Turn:

@@ -19,10 +19,10 @@ from remora.model.errors import (
     StoreDamaged,
     StoreError,
 )
-from remora.policy.condition import State
-from remora.policy.limits import ByteLimit
-from remora.policy.quarantine import COUNTED
-from remora.policy.retry import Backoff, Pauses, ShardFailure
+from remora.policy.admission.limits import ByteLimit
+from remora.policy.delivery.retry import Backoff, Pauses, ShardFailure
+from remora.policy.ownership.quarantine import COUNTED
+from remora.policy.status.condition import State
 
 DAMAGE_RECHECK_S = 30.0
 """How often a queue in a damaged part of the store is looked into: only a repair can help."""

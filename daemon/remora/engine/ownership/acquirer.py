@@ -12,10 +12,10 @@ from remora.engine.ownership.taker import LeaseTaker, TakenLock
 from remora.metrics import Telemetry
 from remora.model.member import CLAIM_COOKIE
 from remora.model.shard import LockHolder, Shard
-from remora.policy.assignment import PORTION, Acquisitions, in_order
-from remora.policy.attempt import Step, postponed, ran_out, step
-from remora.policy.hosts import holder_text, names_of
-from remora.policy.not_owned import Damaged, Elsewhere, Foreign, GivenBack, NotOwned, Released
+from remora.policy.ownership.assignment import PORTION, Acquisitions, in_order
+from remora.policy.ownership.attempt import Step, postponed, ran_out, step
+from remora.policy.ownership.hosts import holder_text, names_of
+from remora.policy.ownership.not_owned import Damaged, Elsewhere, Foreign, GivenBack, NotOwned, Released
 
 AT_ONCE = 32
 """Locks that are asked for at once; thousands of shards must not flood an OSD."""

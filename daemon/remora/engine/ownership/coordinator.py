@@ -38,9 +38,9 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreDamaged
 from remora.model.member import Member, WorkerCookie
 from remora.model.shard import LockToken, Shard
-from remora.policy.assignment import Acquisitions, concerned, judged, next_try_at, tried
-from remora.policy.membership import Membership
-from remora.policy.not_owned import Deferred, Foreign, NotOwned, Released, Schemes, reason_to_leave
+from remora.policy.ownership.assignment import Acquisitions, concerned, judged, next_try_at, tried
+from remora.policy.ownership.membership import Membership
+from remora.policy.ownership.not_owned import Deferred, Foreign, NotOwned, Released, Schemes, reason_to_leave
 from remora.ports.delivery import DeliveryStore
 
 LEAST_PAUSE_S = 0.05

@@ -21,7 +21,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.policy.condition import State
+from remora.policy.status.condition import State
 from remora.ports.delivery import DeliveryStore
 
 DEAF_S = 2.0

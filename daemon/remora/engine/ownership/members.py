@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from remora.model.errors import StoreError
 from remora.model.member import Member
-from remora.policy.membership import POLL_S
+from remora.policy.ownership.membership import POLL_S
 from remora.ports.delivery import Members
 
 TTL_S = 10.0

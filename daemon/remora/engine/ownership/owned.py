@@ -10,8 +10,8 @@ from remora.engine.lease import Lease
 from remora.engine.status import ShardStatus
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.policy.condition import State
-from remora.policy.not_owned import NotOwned
+from remora.policy.ownership.not_owned import NotOwned
+from remora.policy.status.condition import State
 
 
 class ShardService(Protocol):

@@ -16,11 +16,11 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreError
 from remora.model.member import Member
 from remora.model.shard import Shard
-from remora.policy.assignment import shared_number, transfers
-from remora.policy.attempt import wants
-from remora.policy.membership import Membership, Outgoing, expecting, offered_to, updated
-from remora.policy.owners import quarantining_part
-from remora.policy.view import View
+from remora.policy.ownership.assignment import shared_number, transfers
+from remora.policy.ownership.attempt import wants
+from remora.policy.ownership.membership import Membership, Outgoing, expecting, offered_to, updated
+from remora.policy.ownership.owners import quarantining_part
+from remora.policy.ownership.view import View
 
 LEAST_PAUSE_S = 0.05
 """Between two readings of the rows: what comes together, as many shards that arrive, is announced together."""

@@ -17,7 +17,7 @@ from remora.engine.ownership.taker import TakenLock
 from remora.metrics import Telemetry
 from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreError, without_frames
 from remora.model.shard import Shard
-from remora.policy.not_owned import Broken, Deferred, Errored, GivenBack, NotOwned
+from remora.policy.ownership.not_owned import Broken, Deferred, Errored, GivenBack, NotOwned
 
 CRASH_PAUSE_S = 30.0
 EVICTED_PAUSE_S = 45.0

@@ -15,10 +15,10 @@ from remora.engine.ownership.situation import Situation
 from remora.engine.ownership.worker_info import Meters
 from remora.metrics import Telemetry
 from remora.model.shard import Shard
-from remora.policy.loads import Due, Mean, Own, Round, Said, is_news, next_offers, round_of
-from remora.policy.membership import POLL_S, Announced, Membership, Outgoing
-from remora.policy.shedding import next_history, usage_of
-from remora.policy.view import View
+from remora.policy.ownership.loads import Due, Mean, Own, Round, Said, is_news, next_offers, round_of
+from remora.policy.ownership.membership import POLL_S, Announced, Membership, Outgoing
+from remora.policy.ownership.shedding import next_history, usage_of
+from remora.policy.ownership.view import View
 
 SAMPLE_S = 10.0
 """The pause between two samples; not more than that between two rounds."""

@@ -12,10 +12,10 @@ from remora.engine.ownership.roster import Roster
 from remora.engine.ownership.worker_info import WorkerInfo
 from remora.model.shard import Shard
 from remora.model.topic import Topic
-from remora.policy.assignment import seems_short
-from remora.policy.membership import Membership
-from remora.policy.not_owned import reason_to_leave
-from remora.policy.view import View
+from remora.policy.ownership.assignment import seems_short
+from remora.policy.ownership.membership import Membership
+from remora.policy.ownership.not_owned import reason_to_leave
+from remora.policy.ownership.view import View
 
 MOST_NAMED = 100
 """Queues that are named in the log one by one when they are acquired and released."""

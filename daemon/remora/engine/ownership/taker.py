@@ -14,9 +14,9 @@ from remora.model import member
 from remora.model.caller import Caller
 from remora.model.errors import ShardGone, StoreDamaged, StoreError
 from remora.model.shard import LockHolder, LockToken, Shard
-from remora.policy.attempt import may_evict
-from remora.policy.lease import Term
-from remora.policy.not_owned import Damaged, Elsewhere, Errored, Foreign, NotOwned, reason_to_leave
+from remora.policy.ownership.attempt import may_evict
+from remora.policy.ownership.lease import Term
+from remora.policy.ownership.not_owned import Damaged, Elsewhere, Errored, Foreign, NotOwned, reason_to_leave
 from remora.ports.delivery import DeliveryStore
 
 DAMAGE_PAUSE_S = 30.0

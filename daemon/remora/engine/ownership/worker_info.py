@@ -9,8 +9,8 @@ from remora import __version__
 from remora.config.workers import BalanceSettings
 from remora.engine.admission.shares import WorkerShares
 from remora.engine.traffic import Traffic
-from remora.policy.loads import HostLimits
-from remora.policy.not_owned import Schemes
+from remora.policy.ownership.loads import HostLimits
+from remora.policy.ownership.not_owned import Schemes
 
 
 @dataclass(slots=True)

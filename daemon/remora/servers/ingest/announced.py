@@ -18,8 +18,8 @@ from remora.model.errors import OnceConflict, ReservationExceeded, ReservationMi
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
 from remora.model.ingest import ReservedRoom
 from remora.model.topic import Topic
-from remora.policy.matcher import Matcher
-from remora.policy.rates import Cost
+from remora.policy.ingest.matcher import Matcher
+from remora.policy.shaping.rates import Cost
 from remora.ports.producer import Announcing
 from remora.servers.http.begun import in_task
 from remora.servers.ingest.body import Body, now

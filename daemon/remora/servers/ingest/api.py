@@ -21,7 +21,7 @@ from remora.model.fan_out import FannedOut
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
 from remora.model.shard import Origin
 from remora.model.topic import SequenceState, Topic
-from remora.policy.rates import Cost
+from remora.policy.shaping.rates import Cost
 from remora.ports.producer import PublishSoon
 from remora.servers.http.begun import Callback, in_task
 from remora.servers.http.head import path_of

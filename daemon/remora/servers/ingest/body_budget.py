@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from remora.metrics import Telemetry
-from remora.policy.intake import Intake
+from remora.policy.ingest.intake import Intake
 from remora.process.host_load import HostLoad
 from remora.servers.http.begun import in_task
 from remora.servers.http.request import BodyReader

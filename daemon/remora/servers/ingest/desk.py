@@ -14,7 +14,7 @@ from remora.metrics import Telemetry
 from remora.model.errors import StoreError, TopicMoved
 from remora.model.ingest import PublishResult
 from remora.model.topic import NAME, Topic
-from remora.policy.browsers import is_of_page
+from remora.policy.ingest.browsers import is_of_page
 from remora.ports.administration import OwnTopics
 from remora.ports.producer import IngestStore
 from remora.ports.tracing import NO_TRACER

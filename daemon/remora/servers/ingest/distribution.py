@@ -22,7 +22,7 @@ from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey
 from remora.model.notification import Happening
 from remora.model.topic import Topic
-from remora.policy.matcher import NONE
+from remora.policy.ingest.matcher import NONE
 from remora.ports.producer import FanningOut
 from remora.servers.http.begun import Callback, in_task
 from remora.servers.ingest.body import Body, now, taken

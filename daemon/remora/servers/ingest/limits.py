@@ -11,8 +11,17 @@ from typing import Any
 from remora.config.ingest import LimitSettings
 from remora.metrics import Telemetry
 from remora.model.traffic import Priority
-from remora.policy.cells import MemberAccount
-from remora.policy.rates import Cost, Limited, Limits, Rate, Reserved, bucket_name, retry_after_s, seconds_to_wait
+from remora.policy.shaping.cells import MemberAccount
+from remora.policy.shaping.rates import (
+    Cost,
+    Limited,
+    Limits,
+    Rate,
+    Reserved,
+    bucket_name,
+    retry_after_s,
+    seconds_to_wait,
+)
 from remora.ports.credit import Bank
 from remora.servers.ingest.problems import RATE_LIMITED, RefusedRequest
 

@@ -9,7 +9,7 @@ from remora.codec import speedups
 from remora.codec.event_copies import Sends, happening_of
 from remora.codec.s3_events import Keyed
 from remora.model.notification import Definitions, Notification
-from remora.policy.matcher import Matcher
+from remora.policy.ingest.matcher import Matcher
 from remora.ports.administration import Notifications
 from remora.servers.http.begun import in_task
 

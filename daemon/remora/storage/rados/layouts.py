@@ -27,16 +27,16 @@ from remora.model.errors import StoreDamaged, StoreError, StoreUnavailable, Topi
 from remora.model.ledger import FormerQueue
 from remora.model.topic import Topic, own_topic_name
 from remora.model.words import several
-from remora.policy.layouts import still_held
-from remora.storage.rados.finisher import RequestLog
-from remora.storage.rados.intent_log import FanOutEnvelope, Intent, IntentState, L
-from remora.storage.rados.own_queues import there_of
+from remora.policy.queues.layouts import still_held
+from remora.storage.rados.cluster.refusals import MismatchError
+from remora.storage.rados.ingest.finisher import RequestLog
+from remora.storage.rados.ingest.intent_log import FanOutEnvelope, Intent, IntentState, L
+from remora.storage.rados.ingest.schedule import MOST_WATCHED, DueAction
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics, check_shards
+from remora.storage.rados.queues.own_queues import there_of
+from remora.storage.rados.queues.sealed_queues import SealedLook
 from remora.storage.rados.redriving import RadosLetters
-from remora.storage.rados.refusals import MismatchError
-from remora.storage.rados.registry import StoredLayout, StoredTopic, TopicRecord, as_topic
-from remora.storage.rados.schedule import MOST_WATCHED, DueAction
-from remora.storage.rados.sealed_queues import SealedLook
+from remora.storage.rados.topics.registry import StoredLayout, StoredTopic, TopicRecord, as_topic
 
 _TRIES = 20
 

@@ -17,9 +17,9 @@ import msgspec
 from remora.model.errors import StoreError
 from remora.model.member import Member
 from remora.storage.librados import WriteOp
-from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.part import RadosPart, all_values
-from remora.storage.rados.refusals import MissingError
+from remora.storage.rados.cluster.connection import ClusterConnection
+from remora.storage.rados.cluster.part import RadosPart, all_values
+from remora.storage.rados.cluster.refusals import MissingError
 
 _OBJECT = "remora.members"
 

@@ -26,12 +26,12 @@ from remora.model.ingest import Removed
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
-from remora.storage.rados.holds import HoldsObject
-from remora.storage.rados.inspection import RadosInspection
-from remora.storage.rados.own_queues import OwnQueues, there_of
-from remora.storage.rados.refusals import ChangedError, MismatchError
-from remora.storage.rados.registry import Registry, TopicRecord, TopicState, as_stored, as_topic, changed
-from remora.storage.rados.sealed_queues import FormerQueues, SealedQueues
+from remora.storage.rados.cluster.refusals import ChangedError, MismatchError
+from remora.storage.rados.queues.inspection import RadosInspection
+from remora.storage.rados.queues.own_queues import OwnQueues, there_of
+from remora.storage.rados.queues.sealed_queues import FormerQueues, SealedQueues
+from remora.storage.rados.topics.holds import HoldsObject
+from remora.storage.rados.topics.registry import Registry, TopicRecord, TopicState, as_stored, as_topic, changed
 
 _TRIES = 20
 _COUNTS = 3

@@ -24,15 +24,15 @@ from remora.model.record import DeadLetter, LetterTotals, Redrive
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.storage.librados import ReadOp, WriteOp
-from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.dead_letters import REGISTRY, TOTALS, RadosDeadLetters, letter_key
-from remora.storage.rados.own_queues import MarkChange
+from remora.storage.rados.cluster.connection import ClusterConnection
+from remora.storage.rados.cluster.part import INCARNATION, all_keys, decoded
+from remora.storage.rados.cluster.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
+from remora.storage.rados.cluster.state import queue_front, stored_state
 from remora.storage.rados.own_topics import RadosOwnTopics
-from remora.storage.rados.part import INCARNATION, all_keys, decoded
-from remora.storage.rados.refusals import OWN, QUEUE, MismatchError, MissingError, Refusals
-from remora.storage.rados.sealed_queues import SealedQueues
-from remora.storage.rados.state import queue_front, stored_state
-from remora.storage.rados.two_phase import RadosTwoPhase
+from remora.storage.rados.queues.dead_letters import REGISTRY, TOTALS, RadosDeadLetters, letter_key
+from remora.storage.rados.queues.own_queues import MarkChange
+from remora.storage.rados.queues.sealed_queues import SealedQueues
+from remora.storage.rados.queues.two_phase import RadosTwoPhase
 
 _MARK = "remora.redriven."
 _TRIES = 20

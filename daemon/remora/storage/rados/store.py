@@ -11,32 +11,32 @@ from remora.ports.credit import NO_TRAFFIC, StoreTraffic
 from remora.ports.spill import OnSeam, seam_unseen
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
-from remora.storage.rados.attempts import RadosAttempts
-from remora.storage.rados.catalog import RadosCatalog
-from remora.storage.rados.connection import ClusterConnection
-from remora.storage.rados.doorbells import Doorbells, RadosArrivals
-from remora.storage.rados.fan_out import RadosAnnouncing
-from remora.storage.rados.finisher import Recovery, request_log
-from remora.storage.rados.holds import HoldsObject
-from remora.storage.rados.inspection import RadosInspection
-from remora.storage.rados.intent_log import FanOutEnvelope, Intent
+from remora.storage.rados.cluster.connection import ClusterConnection
+from remora.storage.rados.ingest.fan_out import RadosAnnouncing
+from remora.storage.rados.ingest.finisher import Recovery, request_log
+from remora.storage.rados.ingest.intent_log import FanOutEnvelope, Intent
 from remora.storage.rados.layouts import LayoutParts, ReshardableTopics
-from remora.storage.rados.ledger import RadosLedger
-from remora.storage.rados.locks import RadosLocks
 from remora.storage.rados.members import RadosMembers
-from remora.storage.rados.notifications import RadosNotifications
-from remora.storage.rados.old_heads import OldHeads, RadosMends
-from remora.storage.rados.own_queues import OwnQueues
 from remora.storage.rados.own_topics import OwnTopicsParts, RadosOwnTopics
-from remora.storage.rados.peaks import RadosPeaks
-from remora.storage.rados.queue import QueueParts
+from remora.storage.rados.queues.attempts import RadosAttempts
+from remora.storage.rados.queues.catalog import RadosCatalog
+from remora.storage.rados.queues.doorbells import Doorbells, RadosArrivals
+from remora.storage.rados.queues.inspection import RadosInspection
+from remora.storage.rados.queues.ledger import RadosLedger
+from remora.storage.rados.queues.locks import RadosLocks
+from remora.storage.rados.queues.old_heads import OldHeads, RadosMends
+from remora.storage.rados.queues.own_queues import OwnQueues
+from remora.storage.rados.queues.queue import QueueParts
+from remora.storage.rados.queues.releases import Guards, RadosReleases
+from remora.storage.rados.queues.runs import Runs
+from remora.storage.rados.queues.sealed_queues import FormerQueues, Parents, SealedQueues
+from remora.storage.rados.queues.spills import RadosSpills
+from remora.storage.rados.queues.two_phase import RadosTwoPhase
 from remora.storage.rados.redriving import RadosLetters
-from remora.storage.rados.registry import Registry
-from remora.storage.rados.releases import Guards, RadosReleases
-from remora.storage.rados.runs import Runs
-from remora.storage.rados.sealed_queues import FormerQueues, Parents, SealedQueues
-from remora.storage.rados.spills import RadosSpills
-from remora.storage.rados.two_phase import RadosTwoPhase
+from remora.storage.rados.topics.holds import HoldsObject
+from remora.storage.rados.topics.notifications import RadosNotifications
+from remora.storage.rados.topics.peaks import RadosPeaks
+from remora.storage.rados.topics.registry import Registry
 
 
 class RadosStore:

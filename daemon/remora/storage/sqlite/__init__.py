@@ -1,4 +1,4 @@
-"""The embedded store. Start with `store.py`; each part of the store has a module, and all share `files.py`."""
+"""The embedded store. Start with `store.py`; each subject has a folder, and all share `files/`."""
 
 from remora.storage.sqlite.store import SqliteStore
 

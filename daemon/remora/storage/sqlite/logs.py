@@ -32,10 +32,10 @@ from remora.model.log import (
     check_entry,
     name_problem,
 )
-from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.file import File
-from remora.storage.sqlite.files import Files
-from remora.storage.sqlite.soundness import typed
+from remora.storage.sqlite.files.file import File
+from remora.storage.sqlite.files.open_files import Files
+from remora.storage.sqlite.tables.clock import boot_id, now_ns
+from remora.storage.sqlite.tables.soundness import typed
 
 _COLUMNS = (
     "id, uid, kind, width, epoch, owner, address, bound, trimmed, lock_entity, lock_owner, lock_boot, lock_until_ns"

@@ -9,9 +9,9 @@ from contextlib import suppress
 import msgspec
 
 from remora.model.member import Member
-from remora.storage.sqlite.clock import boot_id, now_ns
-from remora.storage.sqlite.file import File
-from remora.storage.sqlite.part import SqlitePart
+from remora.storage.sqlite.files.file import File
+from remora.storage.sqlite.files.part import SqlitePart
+from remora.storage.sqlite.tables.clock import boot_id, now_ns
 
 _ANNOUNCE = "INSERT OR REPLACE INTO members (cookie, entity, boot, until_ns, member) VALUES (?, ?, ?, ?, ?)"
 _FORGET = "DELETE FROM members WHERE boot <> ? OR until_ns <= ?"

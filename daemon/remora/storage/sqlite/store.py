@@ -11,26 +11,26 @@ from remora.config.stores import SqliteSettings
 from remora.model.errors import StoreError, StoreMisconfigured
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer
-from remora.storage.sqlite.announcements import AnnouncedIngest
-from remora.storage.sqlite.arrivals import SqliteArrivals
-from remora.storage.sqlite.attempts import SqliteAttempts
-from remora.storage.sqlite.catalog import SqliteCatalog
-from remora.storage.sqlite.dead_letters import SqliteLetters
-from remora.storage.sqlite.files import Files
-from remora.storage.sqlite.finisher import DecisionFinisher
-from remora.storage.sqlite.holds import TopicHolds
-from remora.storage.sqlite.inspection import SqliteInspection
-from remora.storage.sqlite.ledger import SqliteLedger
-from remora.storage.sqlite.locks import SqliteLocks
+from remora.storage.sqlite.files.open_files import Files
+from remora.storage.sqlite.files.writer import WriterStats
+from remora.storage.sqlite.ingest.announcements import AnnouncedIngest
+from remora.storage.sqlite.ingest.finisher import DecisionFinisher
 from remora.storage.sqlite.logs import SqliteLogs
 from remora.storage.sqlite.members import SqliteMembers
-from remora.storage.sqlite.notifications import StoredNotifications
-from remora.storage.sqlite.peaks import SqlitePeaks
-from remora.storage.sqlite.queue import SqliteQueue
-from remora.storage.sqlite.spills import NoMends, NoSpills
-from remora.storage.sqlite.topics import Topics, sweep_all
-from remora.storage.sqlite.two_phase import SqliteTwoPhase
-from remora.storage.sqlite.writer import WriterStats
+from remora.storage.sqlite.queues.arrivals import SqliteArrivals
+from remora.storage.sqlite.queues.attempts import SqliteAttempts
+from remora.storage.sqlite.queues.catalog import SqliteCatalog
+from remora.storage.sqlite.queues.dead_letters import SqliteLetters
+from remora.storage.sqlite.queues.inspection import SqliteInspection
+from remora.storage.sqlite.queues.ledger import SqliteLedger
+from remora.storage.sqlite.queues.locks import SqliteLocks
+from remora.storage.sqlite.queues.queue import SqliteQueue
+from remora.storage.sqlite.queues.spills import NoMends, NoSpills
+from remora.storage.sqlite.queues.two_phase import SqliteTwoPhase
+from remora.storage.sqlite.topics.holds import TopicHolds
+from remora.storage.sqlite.topics.notifications import StoredNotifications
+from remora.storage.sqlite.topics.own_topics import Topics, sweep_all
+from remora.storage.sqlite.topics.peaks import SqlitePeaks
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
-from remora.policy.retry import MOST_LIMITED_S, Backoff, Patience
+from remora.policy.delivery.retry import MOST_LIMITED_S, Backoff, Patience
 from remora_pipeline.replay.errors import ReplayError
 from remora_pipeline.replay.run.journal import FinalOutcome, Line, SendIntent
 from remora_pipeline.replay.run.lateness import rounded

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from remora.model.shard import Origin
 from remora.model.topic import generation_of, number_of, own_topic_name, shard_of
-from remora.policy.layouts import step
+from remora.policy.queues.layouts import step
 from remora_pipeline.replay import layout
 from remora_pipeline.replay.errors import ReplayRefused
 

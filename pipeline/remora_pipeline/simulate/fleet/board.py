@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from remora.model.member import Member
-from remora.policy import balance, loads
+from remora.policy.ownership import balance, loads
 
 ROW_BYTES = 200
 NAME_BYTES = 24

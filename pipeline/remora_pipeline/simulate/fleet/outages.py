@@ -14,8 +14,8 @@ from functools import partial
 from typing import Protocol
 
 from remora.model.shard import Shard
-from remora.policy.quarantine import Quarantine, QuarantineOptions
-from remora.policy.retry import Backoff
+from remora.policy.delivery.retry import Backoff
+from remora.policy.ownership.quarantine import Quarantine, QuarantineOptions
 from remora_pipeline.simulate.fleet.worker import FleetWorker
 
 UNAVAILABLE = "unavailable"

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from remora.model.shard import Shard
-from remora.policy import loads, shedding
-from remora.policy.assignment import transfers
-from remora.policy.balance import own_part_first
-from remora.policy.loads import Due, Mean, Own, Said
-from remora.policy.membership import Announced, Membership, Outgoing, expecting, offered_to
-from remora.policy.view import View
+from remora.policy.ownership import loads, shedding
+from remora.policy.ownership.assignment import transfers
+from remora.policy.ownership.balance import own_part_first
+from remora.policy.ownership.loads import Due, Mean, Own, Said
+from remora.policy.ownership.membership import Announced, Membership, Outgoing, expecting, offered_to
+from remora.policy.ownership.view import View
 from remora_pipeline.simulate.fleet.board import Board, Others
 
 ROW_TTL_S = 10.0

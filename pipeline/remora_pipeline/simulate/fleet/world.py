@@ -10,8 +10,8 @@ from functools import partial
 from heapq import heappop, heappush
 
 from remora.model.shard import Shard
-from remora.policy.assignment import TRANSFERRED_S
-from remora.policy.lease import LeaseTimes
+from remora.policy.ownership.assignment import TRANSFERRED_S
+from remora.policy.ownership.lease import LeaseTimes
 from remora_pipeline.simulate.fleet.board import Board
 from remora_pipeline.simulate.fleet.offered import Offered
 from remora_pipeline.simulate.fleet.outages import FleetOutages, QuarantineTally, Troubles

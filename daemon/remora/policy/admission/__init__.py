@@ -1,0 +1,1 @@
+"""Who may read and hold how much, and who waits for it."""

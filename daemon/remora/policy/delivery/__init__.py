@@ -1,0 +1,1 @@
+"""How entries are read, sent, tried again, given up and removed."""

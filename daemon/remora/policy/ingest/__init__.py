@@ -1,0 +1,1 @@
+"""What the ingest API takes, when it is stored, and where notifications send it."""

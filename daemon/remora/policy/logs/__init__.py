@@ -1,0 +1,1 @@
+"""The states of shared logs and of their epochs."""

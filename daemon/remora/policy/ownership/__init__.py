@@ -1,0 +1,1 @@
+"""Which worker owns which shard, and what each knows of the others."""

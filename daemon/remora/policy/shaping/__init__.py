@@ -1,0 +1,1 @@
+"""How credit of shaped traffic is dealt out."""

@@ -1,0 +1,1 @@
+"""How things are, why, and what to do about it."""

@@ -1,0 +1,1 @@
+"""What is kept of remora's own topics: registry, holds, notifications, peaks."""

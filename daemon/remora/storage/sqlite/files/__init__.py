@@ -1,0 +1,1 @@
+"""The files of a store: opened, locked, written by one thread, with room ahead."""

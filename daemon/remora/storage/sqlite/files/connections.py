@@ -1,0 +1,150 @@
+"""Connections to a file, and transactions on them; whether a file is damaged, asked of the disk anew over a connection
+of its own, since an open one remembers pages that it has read before."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from remora.model.errors import StoreDamaged, StoreError, StoreFull
+from remora.storage.sqlite.files.allocation import KeptOpen, give_slice, index_of, make_room_for_index, restore_log
+from remora.storage.sqlite.files.refusals import lacks_room, translated
+from remora.storage.sqlite.tables.recent import IndexedConnection
+
+PAGE_BYTES = 16384
+"""Compared with SQLite's usual 4 KiB: a fifth less for storing events, a third for listing, half for removing. A lone
+event has more to sync, but those that wait together share that."""
+
+LOG_BYTES = 8 << 20
+"""At this size the write-ahead log is copied into the file, and written from its beginning again. The writer of a file
+says otherwise, as the disk allows."""
+
+_WRITER_CACHE_KIB, _READER_CACHE_KIB = 2048, 512
+
+
+def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Connection:
+    """A connection that waits for others so long and not longer, for use by one thread at a time.
+
+    Even the first look can meet other processes: one that opens the file after a crash, or is the last to close it. The
+    file must exist: one that SQLite makes would have the permissions that the umask leaves. Where the disk has no room
+    for what SQLite makes at an opening, the directory's reserve is given up for it.
+    """
+    restore_log(path)
+    make_room_for_index(path)
+    while True:
+        try:
+            return _connected(path, reader, patience_s)
+        except (sqlite3.Error, StoreFull) as exc:
+            if not (lacks_room(exc) and path.exists() and give_slice(path.parent)):
+                raise
+
+
+class _Connection(IndexedConnection):
+    """A connection whose locks are kept for as long as it is open, whatever else opens and closes its files."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._file, self._index = KeptOpen(), KeptOpen()
+        self.forget()
+
+    def keep(self, path: Path) -> None:
+        """Raises StoreFull where the disk has no room for the whole index of the log: to write there would end the
+        process."""
+        with suppress(OSError):
+            self._file.use(path)
+            self._index.use(index_of(path))
+        if not self._index.allocate():
+            raise StoreFull(f"{path}: the disk is full")
+
+    def close(self) -> None:
+        super().close()
+        self._index.let_go()
+        self._file.let_go()
+
+
+def _connected(path: Path, reader: bool, patience_s: float) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
+    assert isinstance(connection, _Connection)
+    try:
+        connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if reader else _WRITER_CACHE_KIB}")
+        # Debian's SQLite overwrites what is deleted, which makes removals slower by a quarter. Mapped pages would
+        # count as the process's memory.
+        connection.execute("PRAGMA secure_delete = 0")
+        connection.execute("PRAGMA mmap_size = 0")
+        # What a statement or a savepoint would have to undo stands in memory: beyond 64 KiB SQLite would write it to a
+        # file in the folder for temporary files, made and removed in each transaction, which may be full or missing.
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // PAGE_BYTES}")
+        if reader:
+            connection.execute("PRAGMA query_only = 1")
+        connection.execute("PRAGMA schema_version").fetchone()  # makes what is made at an opening
+        connection.keep(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything that is read inside is of one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:  # some errors end it
+            connection.execute("ROLLBACK")  # of a damaged file COMMIT fails, though nothing was written
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything that is written inside is kept, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+_PATIENCE_S = 5.0
+
+_TABLES = ("meta", "topics", "queues", "locks")
+"""Without these nothing can be delivered of what a file holds. They are small, whatever waits."""
+
+
+def is_sound(path: Path) -> bool:
+    """Whether SQLite finds nothing wrong in a file that it has met damage in. Takes long for a large one."""
+    try:
+        with closing(connect(path, reader=True, patience_s=_PATIENCE_S)) as connection:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            return bool(found == "ok")
+    except (sqlite3.Error, StoreError):
+        return False
+
+
+def damage_of(path: Path) -> StoreDamaged | None:
+    """What keeps the file's tables from being read, if that is damage."""
+    try:
+        with closing(connect(path, reader=True, patience_s=_PATIENCE_S)) as connection:
+            for table in _TABLES:
+                connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - a constant
+    except (sqlite3.Error, StoreError) as exc:
+        error = translated(exc, path)
+        return error if isinstance(error, StoreDamaged) else None
+    return None
+
+
+def damages(paths: Iterable[Path]) -> dict[Path, StoreDamaged]:
+    """Those of several files that are damaged, and why."""
+    found = {path: damage_of(path) for path in paths}
+    return {path: damage for path, damage in found.items() if damage is not None}

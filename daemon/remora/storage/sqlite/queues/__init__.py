@@ -1,0 +1,1 @@
+"""Queues: locks, entries, dead letters, ledgers."""

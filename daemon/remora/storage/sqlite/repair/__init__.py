@@ -1,0 +1,1 @@
+"""Whole files: checked, salvaged, copied and restored."""

@@ -1,0 +1,1 @@
+"""The tables of a file: their schema, and the statements that change them."""

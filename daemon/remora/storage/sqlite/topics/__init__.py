@@ -1,0 +1,1 @@
+"""Topics, and what is kept of them: holds, notifications, peaks."""
