@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import math
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ from remora.model.exits import Exit
 from support.ingest import Answer, record
 from support.older import older, older_commits, older_daemon
 
+LOG = logging.getLogger(__name__)
 ON_RADOS = [pytest.mark.long("two daemons on a real cluster"), pytest.mark.full("the embedded store guards the engine")]
 
 
@@ -48,7 +50,7 @@ class Senders:
     def __init__(self, doors: list[aiohttp.ClientSession], topic: str, load: Load) -> None:
         """`doors` lead to the daemons, which a sender goes to in turn."""
         self._doors, self._topic, self._load = doors, topic, load
-        self._ended, self._tasks = asyncio.Event(), list[asyncio.Task[None]]()
+        self._ended, self._tasks, self._began = asyncio.Event(), list[asyncio.Task[None]](), 0.0
         self.requests: list[Request] = []
         self.refused: list[Answer] = []
 
@@ -68,12 +70,16 @@ class Senders:
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Send, until told to end."""
+        self._began = asyncio.get_running_loop().time()
         self._tasks = [tasks.create_task(self._run(number)) for number in range(self._load.senders)]
 
     async def end(self) -> None:
-        """Have all requests answered, and send no more."""
+        """Have all requests answered, send no more, and log the rate that was reached."""
         self._ended.set()
         await asyncio.gather(*self._tasks)
+        seconds = asyncio.get_running_loop().time() - self._began
+        rate = len(self.ids) / seconds
+        LOG.info("%d events in %.0f s, %.0f/s of %.0f", len(self.ids), seconds, rate, self._load.per_second)
 
     async def _run(self, number: int) -> None:
         """Send one request after the other, no faster than the load asks for."""
