@@ -12,8 +12,9 @@ left until none is there. Processor time is that of sender and broker, memory th
 the sender gets SIGKILL when half of the records have arrived, and is started again: a peer with its whole file. Every
 topic is read back; each object was written many times, so that a record behind a later one of its object shows.
 
-`durable-streams` takes events in over HTTP, as the daemon does (`devkit/bench/against_http.py`), and `redis` hands out
-numbers, as the sequencer does (`devkit/bench/against_redis.py`).
+`durable-streams` takes events in over HTTP, as the daemon does (`devkit/bench/against_http.py`), `outpost` posts them
+to a receiver (`devkit/bench/against_outpost.py`), and `redis` hands out numbers, as the sequencer does
+(`devkit/bench/against_redis.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from typing import Any, Protocol
 
 import confluent_kafka
 
-from devkit.bench import against_http, against_redis, confluent_sender
+from devkit.bench import against_http, against_outpost, against_redis, confluent_sender
 from devkit.bench.backlog import PARTITIONS, Backlog, Shape, backlog, measured
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import kafka_topics
@@ -52,7 +53,7 @@ from devkit.processes.processes import cpu_s
 from remora.config import KafkaSettings
 from remora.model.topic import Delivery, Target
 
-TITLE = "against: the daemon beside other programs (kcat, confluent-kafka, kafka-connect, durable-streams, redis)"
+TITLE = "against: the daemon beside kcat, confluent-kafka, kafka-connect, durable-streams, outpost or redis"
 
 KCAT, CONFLUENT = "kcat", "confluent-kafka"
 TRANSACTION = 10_000
@@ -63,7 +64,11 @@ OBJECTS = 990
 
 AT_ONCE = 10_000
 
-ELSEWHERE = {against_http.STREAMS: against_http.run, against_redis.REDIS: against_redis.run}
+ELSEWHERE = {
+    against_http.STREAMS: against_http.run,
+    against_outpost.OUTPOST: against_outpost.run,
+    against_redis.REDIS: against_redis.run,
+}
 """Peers with no broker, and what measures each."""
 
 
@@ -86,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "peer",
         choices=sorted([*PEERS, *ELSEWHERE]),
-        help="Debian's package, Python's (which the tests install), Java's, or one that cargo builds",
+        help="Debian's package, Python's (which the tests install), Java's, or one that cargo or Go builds",
     )
     parser.add_argument("--entries", type=int, default=300_000, help="of each turn (default: 300,000)")
     parser.add_argument("--payload", type=int, default=1000, help="bytes of a body (default: 1000)")

@@ -322,6 +322,23 @@ def test_durable_streams_is_measured_beside_the_daemon(tmp_path: Path) -> None:
         assert row["copies"] <= (0 if row["keys"] else row["events"] / 2)
 
 
+@pytest.mark.full("builds another server, once, and starts the three that it needs")
+def test_outpost_is_measured_beside_the_daemon(tmp_path: Path) -> None:
+    """Both sides post a backlog at some rate and cost, and after a SIGKILL each entry has come at least once."""
+    program("redis-server", "redis-server")
+    if shutil.which("go") is None or not list(Path("/usr/lib/postgresql").glob("*/bin/postgres")):
+        pytest.skip("needs Go, newer than Debian's, and Debian's package postgresql")
+    found = figures(tmp_path, "against", "outpost", "--entries", "2000", "--rounds", "1")
+
+    assert [row["server"] for row in found["rows"]] == ["outpost", "remora"]
+    for row in found["rows"]:
+        assert row["rate"] > 0
+        assert row["cpu_us"] > 0
+        assert row["peak_rss_bytes"] > 1_000_000
+        assert 0 <= row["copies"] < 2000
+    assert found["ratio"]["value"] > 0
+
+
 def test_redis_is_measured_beside_the_sequencer(tmp_path: Path) -> None:
     """Both ways of keeping numbers have a cost, and the goal its ratio to Redis without a disk."""
     program("redis-server", "redis-server")
