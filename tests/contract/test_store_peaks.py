@@ -120,12 +120,12 @@ async def test_a_worker_keeps_what_its_ledgers_show(bench: Bench, monkeypatch: p
     keeper.wall = lambda: NOW * 3600
     await keeper.keep_due()
 
-    keeper.count(await store.ledger.balances([token]))
+    await keeper.count(await store.ledger.balances([token]))
     await store.ingest.publish(topic, spread(topic, 40))
     keeper.weigh(await store.inspection.backlog([token.shard]))
     page = await store.queue.read(token, b"", 100)
     await store.queue.remove(token, page.positions[-1], len(page.entries), Tally(delivered=len(page.entries)))
-    keeper.count(await store.ledger.balances([token]))
+    await keeper.count(await store.ledger.balances([token]))
     keeper.wall = lambda: (NOW + 1) * 3600
     await keeper.keep_due()
 
