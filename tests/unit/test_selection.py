@@ -18,7 +18,7 @@ TREE = {
     "daemon/remora/policy/__init__.py": "",
     "daemon/remora/policy/delivery/retry.py": "",
     "daemon/remora/policy/delivery/acks.py": "from remora.policy.delivery.retry import Failure",
-    "daemon/remora/policy/far.py": "from remora.policy import acks",
+    "daemon/remora/policy/far.py": "from remora.policy.delivery import acks",
     "daemon/remora/codec/s3.py": "",
     "daemon/remora/codec/_fast.pyx": "",
     "daemon/remora/codec/speedups.py": "from remora.codec._fast import encode",

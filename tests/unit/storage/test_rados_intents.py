@@ -52,7 +52,7 @@ OLDER_FINISHER = """
 import sys
 
 import msgspec
-from remora.storage.rados.ingest.intent_log import Intent
+from remora.storage.rados.intent_log import Intent
 
 print(*[shard.queue for shard in msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Intent).queues()])
 """
