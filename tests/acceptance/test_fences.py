@@ -61,7 +61,7 @@ def unlock(patch: pytest.MonkeyPatch, *owners: Owner, believed_front: int | None
             found = held_row(connection, replace(token, cookie=row[1]), row[0])
             return found if believed_front is None else found._replace(head=believed_front)
 
-    for module in ("queue", "removals"):
+    for module in ("queues.queue", "tables.removals"):
         patch.setattr(f"remora.storage.sqlite.{module}.held_row", unchecked)
 
 

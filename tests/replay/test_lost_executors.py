@@ -44,8 +44,9 @@ def of_lake(folder: Path) -> None:
 
 def of_bucket(folder: Path) -> None:
     """A reconcile."""
-    plan = ReconcilePlan(bucket="photos", out=folder / "out", inventory=None, listing=folder / "listing.json")
-    reconcile.reconcile(plan)
+    listing = folder / "listing.json"
+    listing.touch()
+    reconcile.reconcile(ReconcilePlan(bucket="photos", out=folder / "out", inventory=None, listing=listing))
 
 
 def of_log(folder: Path) -> None:

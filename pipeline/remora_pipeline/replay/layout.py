@@ -188,11 +188,12 @@ def read(path: Path, kind: type[T]) -> T:
 
 
 def see_folder(folder: Path) -> None:
-    """Make a folder, and see that it takes files: before hours go into what shall be in it. Raises ReplayError."""
-    with named_by_path(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
+    """See that a folder, or what it is to be made in, takes files: before hours go into them. Raises ReplayError."""
+    with (
+        named_by_path(folder),
+        TemporaryFile(dir=next(each for each in (folder, *folder.absolute().parents) if each.exists())),
+    ):
+        pass
 
 
 def write(path: Path, value: object) -> None:
