@@ -53,8 +53,8 @@ class Stand:
         allowance = Allowance(budget)
         return Reader(self.scope, allowance, tasks, on_failure=self.failures.append, all_removed=lambda: True)
 
-    def trimmer(self) -> Trimmer:
-        return Trimmer(self.scope, on_failure=self.failures.append, more_to_come=lambda: False)
+    def trimmer(self, *, more_to_come: bool = False) -> Trimmer:
+        return Trimmer(self.scope, on_failure=self.failures.append, more_to_come=lambda: more_to_come)
 
     async def page(self) -> Page:
         return await self.store.queue.read(self.scope.lease.token, b"", 100)
@@ -176,6 +176,25 @@ async def test_a_trimmer_removes_the_prefix_that_is_done() -> None:
     assert stand.store.queues["t"].waiting == 3
     assert stand.store.queues["t"].ledger == Tally(delivered=2)
     assert trimmer.forget() == {page.positions[3]: Cause.DELIVERED}
+
+
+@in_virtual_time
+async def test_part_of_a_page_waits_for_a_second_for_the_rest() -> None:
+    """What is done of a page is removed with the rest of it, or after a second, also when nothing more arrives."""
+    stand = await a_stand(5)
+    trimmer, page = stand.trimmer(more_to_come=True), await stand.page()
+    acks, waiting = trimmer.add(page), list[int]()
+    async with asyncio.TaskGroup() as tasks:
+        removing = tasks.create_task(trimmer.run())
+        for done in ([0], [1], [], [2], [3, 4]):
+            trimmer.mark_done(acks, done, Cause.DELIVERED)
+            await asyncio.sleep(0.4)
+            waiting.append(stand.store.queues["t"].waiting)
+        await asyncio.sleep(2)
+        removing.cancel()
+
+    assert waiting == [5, 5, 3, 3, 0]
+    assert stand.store.removals == [("t", 2), ("t", 3)]
 
 
 @in_virtual_time

@@ -12,6 +12,10 @@ from remora.model.record import Page
 from remora.policy.delivery.acks import PageAcks, Window
 from remora.policy.status.stages import EventStage
 
+WHOLE_PAGE_S = 1.0
+"""How long the part of a page that is done waits for the rest: removals are few where entries flow, and what a crash
+repeats is little where a receiver takes its time."""
+
 
 class Trimmer:
     """The window of entries between a queue's front and what was read, and the removals from its front.
@@ -41,6 +45,8 @@ class Trimmer:
         self._full = False
         self._window = Window()
         self._dirty = asyncio.Event()
+        self._part_due: asyncio.TimerHandle | None = None
+        self._takes_part = False
         self._removing = asyncio.Lock()
         self._stopped = False
 
@@ -72,6 +78,12 @@ class Trimmer:
 
     async def run(self) -> None:
         """Remove until cancelled."""
+        try:
+            await self._run()
+        finally:
+            self._wait_for_no_part()
+
+    async def _run(self) -> None:
         pauses = _pauses()
         while True:
             await self._dirty.wait()
@@ -103,9 +115,13 @@ class Trimmer:
 
     async def _remove(self) -> None:
         async with self._removing:
-            prefix = self._window.removable(whole_pages=self._more_to_come())
+            waits = self._more_to_come() and not self._takes_part
+            prefix = self._window.removable(whole_pages=waits)
             if prefix is None or self._stopped:
+                if waits and self._part_due is None and not self._stopped:
+                    self._part_due = asyncio.get_running_loop().call_later(WHOLE_PAGE_S, self._take_part)
                 return
+            self._wait_for_no_part()
             span, began = self._spans.removal(prefix.upto, prefix.count), self._scope.clock()
             try:
                 await self._context.store.queue.remove(self._lease.token, prefix.upto, prefix.count, prefix.tally)
@@ -124,6 +140,16 @@ class Trimmer:
             if self._full:
                 self._full = False
                 self._context.telemetry.recovered(self._label, self._lease.shard.queue)
+
+    def _take_part(self) -> None:
+        self._part_due, self._takes_part = None, True
+        self._dirty.set()
+
+    def _wait_for_no_part(self) -> None:
+        self._takes_part = False
+        if self._part_due is not None:
+            self._part_due.cancel()
+            self._part_due = None
 
     def forget(self) -> Mapping[bytes, Cause]:
         """Forget the window; returns the entries that are done but stand in the queue yet, by position."""
