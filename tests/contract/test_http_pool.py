@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from devkit.receivers.streams import serving_streams
+from devkit.waits import until
 from remora.config import HttpSettings, Settings
 from remora.endpoints.http.pool import ConnectionKey, Pool, Pools
 from remora.endpoints.http.target import HttpServer
@@ -32,8 +33,8 @@ async def listening() -> AsyncIterator[ConnectionKey]:
         yield ConnectionKey(HttpServer("http", "127.0.0.1", port), by_operator=True)
 
 
-def some_pools() -> Pools:
-    return Pools(SETTINGS, Settings().destination_rules, LogObserver())
+def some_pools(settings: HttpSettings = SETTINGS) -> Pools:
+    return Pools(settings, Settings().destination_rules, LogObserver())
 
 
 async def test_a_connection_beyond_its_age_is_not_used_again() -> None:
@@ -68,7 +69,30 @@ def test_a_receiver_has_no_more_connections_than_are_allowed(most: int) -> None:
     pool = Pool(ConnectionKey(HttpServer("http", "receiver", 80)), most)
 
     for path in [*"abc" * 10, *"a" * most, *"bc" * most]:
-        if pool.may_take(path):
-            pool.taken[path] += 1
+        pool.take(path)
 
     assert 1 <= pool.taken.total() <= most
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_connections_go_to_those_that_wait_in_their_order(*, gives_up: bool) -> None:
+    """Who comes later, also in the moment in which a connection is given back, waits behind them; the turn of one that
+    gives up goes to the next."""
+    order = list[str]()
+
+    async def use(name: str) -> None:
+        async with pools.connection(peer):
+            order.append(name)
+
+    async with listening() as peer, some_pools(HttpSettings(connections=1)) as pools:
+        async with pools.connection(peer):
+            waiting = [asyncio.create_task(use(name)) for name in ("first", "second")]
+            await until(lambda: sum(map(len, pools._pools[peer].waiting.values())) == 2, "both wait")
+        if gives_up:
+            waiting[0].cancel()
+        await use("newcomer")
+        await asyncio.wait(waiting)
+
+        assert pools._pools[peer].taken.total() == 0
+
+    assert order == ["first", "second", "newcomer"][gives_up:]

@@ -39,6 +39,7 @@ from remora.model.record import DeadLetter, Page
 from remora.policy.admission.limits import ByteLimit
 from remora.policy.delivery.pace import Pace
 from remora.policy.delivery.retry import PROBE_ENTRIES
+from support.kafka_sender import make_records
 
 
 @dataclass
@@ -179,8 +180,9 @@ async def test_a_trimmer_removes_the_prefix_that_is_done() -> None:
 
 
 @in_virtual_time
-async def test_part_of_a_page_waits_for_a_second_for_the_rest() -> None:
-    """What is done of a page is removed with the rest of it, or after a second, also when nothing more arrives."""
+async def test_part_of_a_page_waits_for_the_rest() -> None:
+    """What is done of a page is removed with the rest of it, or a quarter of a second later, also when nothing more
+    arrives."""
     stand = await a_stand(5)
     trimmer, page = stand.trimmer(more_to_come=True), await stand.page()
     acks, waiting = trimmer.add(page), list[int]()
@@ -188,7 +190,7 @@ async def test_part_of_a_page_waits_for_a_second_for_the_rest() -> None:
         removing = tasks.create_task(trimmer.run())
         for done in ([0], [1], [], [2], [3, 4]):
             trimmer.mark_done(acks, done, Cause.DELIVERED)
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.1)
             waiting.append(stand.store.queues["t"].waiting)
         await asyncio.sleep(2)
         removing.cancel()
@@ -229,7 +231,7 @@ async def test_what_may_be_turned_back() -> None:
             assert ahead.follows(page)
             joining.append(ahead.ahead())
             acks = trimmer.add(page)
-            lanes.add(InFlightBatch(page, acks, FakeBatch(0, []), 0.0))
+            lanes.add(InFlightBatch(page, acks, FakeBatch(0, make_records(0, 1)), 0.0))
             ahead.add(PageAhead(acks, page.nbytes, batches=1), is_clean=True)
             joined.append(ahead.ahead())
             sizes.append(page.nbytes)

@@ -31,6 +31,7 @@ from remora.model.traffic import Priority
 from remora.policy.admission.line import Shortage
 from remora.policy.delivery.acks import PageAcks
 from remora.ports.endpoint import Batch
+from support.kafka_sender import make_records
 
 OLD_S = 1_700_000_000.0
 SLOW_S = 30.0
@@ -366,7 +367,7 @@ class OneLane:
 
     def __init__(self, lane: int) -> None:
         self.lane = lane
-        self.records = ()
+        self.records = make_records(0, 1)
 
 
 def a_page(queues: LaneQueues, first: int, lanes: Sequence[int]) -> PageAhead:

@@ -162,14 +162,14 @@ def test_lanes_of_batches_never_shrink(mean_s: float, has_backlog: bool, lanes: 
         (0, 1, 4),
         (0, 100, 400),
         (0, 1000, 1024),
-        (0.0005, 1, 1024),
-        (0.5, 1, 2),
-        (0.5, 100, 200),
-        (10, 1, 1),
-        (10, 100, 100),
-        (0.05, 100, 1024),
+        (0.0002, 1, 1024),
+        (0.1, 1, 2),
+        (0.5, 1, 1),
+        (0.5, 100, 100),
+        (0.05, 100, 500),
+        (0.01, 100, 1024),
     ],
 )
 def test_records_of_a_push(mean_s: float, together: int, wanted: int) -> None:
-    """A push lasts for about a second, is never shorter than a request, and short while no answer is known."""
+    """A push lasts for a quarter of a second, is never shorter than a request, and short while no answer is known."""
     assert push_records(mean_s, together) == wanted

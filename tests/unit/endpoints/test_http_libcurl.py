@@ -79,7 +79,7 @@ def _has_length_beside_coding(raw: bytes, theirs: LibcurlRead, own: Own) -> bool
 
 
 def _is_of_older_libcurl(raw: bytes, theirs: LibcurlRead, own: Own) -> bool:
-    if "Carriage return" in theirs.error:
+    if "Carriage return" in theirs.error or "Multiple Location" in theirs.error:
         return own.status > 0
     return own.status > 0 and "subversion" in theirs.error and re.search(rb"HTTP/1\.[01][ \t]{2}", raw) is not None
 
@@ -190,6 +190,7 @@ def is_excused(raw: bytes, theirs: LibcurlRead, own: Own) -> bool:
 @example(b"HTTP/1.1 200 OK\r\nContent-Length: 2x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 1)
 @example(b"HTTP/1.1 200 OK\r\nX: a\rb\r\nContent-Length: 0\r\n\r\n", 1)
 @example(b"HTTP/1.1  200 OK\r\nContent-Length: 0\r\n\r\n", 1)
+@example(b"HTTP/1.1 200 OK\r\nLocation: /x\r\nLocation: /y\r\nContent-Length: 0\r\n\r\n", 1)
 def test_beside_libcurl(raw: bytes, size: int) -> None:
     """An answer that libcurl takes is taken, with its status and as early; one that it refuses is refused; a connection
     that it closes is closed; and it is the same however the answer is cut."""

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -55,7 +55,8 @@ class Pool:
     """The connections to one peer. The last one used is used first, so that the others become idle.
 
     `most` may be open. Its paths share them: one whose requests hang never has all of them, and of those that wait for
-    one the path goes first that has the fewest.
+    one the path goes first that has the fewest. Of a path those get one in the order in which they came: a lane that
+    goes on would else keep others waiting, and with them the front of their queue.
     Those that are `late` only wait for an answer that came too late, and make way for others.
     """
 
@@ -75,9 +76,15 @@ class Pool:
         """Connections that are open or about to be."""
         return len(self.open) + self.opening
 
-    def may_take(self, path: str, total: int | None = None) -> bool:
-        """Whether this path may have one more connection; `total` are those in use, where that is known."""
-        free = self.most - ((self.taken.total() if total is None else total) - self.taken[path])
+    def take(self, path: str) -> bool:
+        """Let the path have one more connection, if it may; whether that is so."""
+        if not self._may_take(path, self.taken.total()):
+            return False
+        self.taken[path] += 1
+        return True
+
+    def _may_take(self, path: str, total: int) -> bool:
+        free = self.most - (total - self.taken[path])
         return self.taken[path] < free - free // LEFT_FREE
 
     def release(self, path: str) -> None:
@@ -87,26 +94,39 @@ class Pool:
             del self.taken[path]
 
     def wait(self, path: str) -> asyncio.Future[None]:
-        """A turn of this path, which is done when it is worth another try."""
+        """A turn of this path, which is done when the path has one more connection for it."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.setdefault(path, deque()).append(turn)
         return turn
 
+    def give_up(self, path: str, turn: asyncio.Future[None]) -> None:
+        """Nobody waits for the turn any more."""
+        if turn.done() and not turn.cancelled():
+            self.release(path)
+            return
+        with suppress(KeyError, ValueError):  # it was passed over
+            self.waiting[path].remove(turn)
+            self._forget_if_empty(path)
+
     def wake(self) -> bool:
-        """Let one try for which there is a connection; whether there was such a one."""
+        """Let one go on that waits and for which there is a connection; whether there was such a one."""
         total = self.taken.total()
         while self.idle or self.late or self.count < self.most:
-            paths = [each for each in self.waiting if self.may_take(each, total)]
+            paths = [each for each in self.waiting if self._may_take(each, total)]
             if not paths:
                 return False
             path = min(paths, key=self.taken.__getitem__)
             turn = self.waiting[path].popleft()
-            if not self.waiting[path]:
-                del self.waiting[path]
+            self._forget_if_empty(path)
             if not turn.done():
                 turn.set_result(None)
+                self.taken[path] += 1
                 return True
         return False
+
+    def _forget_if_empty(self, path: str) -> None:
+        if not self.waiting[path]:
+            del self.waiting[path]
 
 
 class Pools:
@@ -172,24 +192,25 @@ class Pools:
     async def _acquire(self, pool: Pool, path: str) -> HttpConnection:
         now = asyncio.get_running_loop().time
         until = now() + self._settings.request_timeout_s
+        has_room = True
         while True:
             self._check_life(pool)
             pool.used_at = now()
-            if pool.may_take(path):
-                pool.taken[path] += 1
-                try:
-                    if (connection := self._rested(pool)) is not None:
-                        return connection
-                    if pool.count >= pool.most and pool.late:
-                        pool.late[0].close()
-                    if self._has_room():  # the pool has room: none is idle, and may_take bounds those in use
-                        return await self._open(pool)
-                except BaseException:
-                    pool.release(path)
-                    self._wake(pool)
-                    raise
+            if not (has_room and pool.take(path)):
+                await self._wait(pool, path, until - now())
+            try:
+                self._check_life(pool)
+                if (connection := self._rested(pool)) is not None:
+                    return connection
+                if pool.count >= pool.most and pool.late:
+                    pool.late[0].close()
+                if has_room := self._has_room():  # the pool has: none is idle, and take() bounds those in use
+                    return await self._open(pool)
+            except BaseException:
                 pool.release(path)
-            await self._wait(pool, path, until - now())
+                self._wake(pool)
+                raise
+            pool.release(path)
 
     def _rested(self, pool: Pool) -> HttpConnection | None:
         """An idle connection that may be used again; those that are too old are closed."""
@@ -217,16 +238,12 @@ class Pools:
         try:
             async with asyncio.timeout(left_s):
                 await turn
-        except TimeoutError:
-            if turn.done() and not turn.cancelled():
-                self._wake(pool)
-            raise EndpointUnavailable(f"{pool.peer.server}: all connections are in use", "aborted") from None
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._wake(pool)
+        except (TimeoutError, asyncio.CancelledError) as exc:
+            pool.give_up(path, turn)
+            self._wake(pool)
+            if isinstance(exc, TimeoutError):
+                raise EndpointUnavailable(f"{pool.peer.server}: all connections are in use", "aborted") from None
             raise
-        finally:
-            turn.cancel()
 
     def _wake(self, pool: Pool) -> None:
         """Let one more try that waits here, or in another pool where none does: the room may be the worker's."""

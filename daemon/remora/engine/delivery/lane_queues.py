@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -29,14 +28,13 @@ class InFlightBatch:
 class LaneQueues:
     """See the module. A lane is busy from its first batch until its last one has ended, or all of them are taken out.
 
-    A busy lane has a batch under way, or rests until its turn: the lane comes first whose next batch waits
-    longest, and those of a page take turns.
+    A busy lane has a batch under way, or rests until its turn: the lane comes first whose next batch waits longest, and
+    of those of a page the one whose next batch has the oldest entry. So what is done is a prefix of the queue, nearly.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[int, list[InFlightBatch]] = {}  # where lanes are many they are short, and deques large
-        self._resting: list[tuple[float, int, int]] = []  # a heap: since when its next batch waits, a number, the lane
-        self._numbers = itertools.count()
+        self._resting: list[tuple[float, int, int]] = []  # a heap: since when its next batch waits, its place, the lane
         self._waiting = 0
         self._is_cleared = False
         self._all_started = asyncio.Event()
@@ -59,7 +57,8 @@ class LaneQueues:
         self._rest(lane)
 
     def _rest(self, lane: int) -> None:
-        heapq.heappush(self._resting, (self._lanes[lane][0].since, next(self._numbers), lane))
+        first = self._lanes[lane][0]
+        heapq.heappush(self._resting, (first.since, first.batch.records[0].ordinal, lane))
 
     def next_lane(self, width: int) -> int | None:
         """The lane whose turn it is; None where none waits, or as many have a batch under way as may."""

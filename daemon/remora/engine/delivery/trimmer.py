@@ -9,12 +9,8 @@ from remora.engine.delivery.scope import DeliveryScope
 from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFull
 from remora.model.ledger import Cause
 from remora.model.record import Page
-from remora.policy.delivery.acks import PageAcks, Window
+from remora.policy.delivery.acks import PageAcks, Window, part_wait_s
 from remora.policy.status.stages import EventStage
-
-WHOLE_PAGE_S = 1.0
-"""How long the part of a page that is done waits for the rest: removals are few where entries flow, and what a crash
-repeats is little where a receiver takes its time."""
 
 
 class Trimmer:
@@ -47,6 +43,7 @@ class Trimmer:
         self._dirty = asyncio.Event()
         self._part_due: asyncio.TimerHandle | None = None
         self._takes_part = False
+        self._took_s = 0.0
         self._removing = asyncio.Lock()
         self._stopped = False
 
@@ -119,7 +116,7 @@ class Trimmer:
             prefix = self._window.removable(whole_pages=waits)
             if prefix is None or self._stopped:
                 if waits and self._part_due is None and not self._stopped:
-                    self._part_due = asyncio.get_running_loop().call_later(WHOLE_PAGE_S, self._take_part)
+                    self._part_due = asyncio.get_running_loop().call_later(part_wait_s(self._took_s), self._take_part)
                 return
             self._wait_for_no_part()
             span, began = self._spans.removal(prefix.upto, prefix.count), self._scope.clock()
@@ -129,7 +126,8 @@ class Trimmer:
                 span.end(str(exc))
                 raise
             span.end()
-            self._scope.took(EventStage.REMOVE, self._scope.clock() - began)
+            self._took_s = self._scope.clock() - began
+            self._scope.took(EventStage.REMOVE, self._took_s)
             self._window.removed(prefix)
             self._redelivery.removed(prefix.upto)
             self._context.telemetry.removed(self._label, prefix.count)
