@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.model.ledger import Cause, Tally
-from remora.policy.delivery.acks import PageAcks, Prefix, Window, part_wait_s
+from remora.policy.delivery.acks import PageAcks, Prefix, Window
 
 
 def positions(start: int, count: int) -> list[bytes]:
@@ -156,9 +156,3 @@ def test_a_dropped_page_is_as_if_it_had_never_been_read(data: st.DataObject) -> 
 
 def _size(page: PageAcks) -> int:
     return len(page.positions) - 1
-
-
-@pytest.mark.parametrize(("removal_s", "wanted"), [(0, 0.25), (0.005, 0.25), (0.01, 0.5), (0.02, 1.0), (3, 1.0)])
-def test_how_long_part_of_a_page_waits(removal_s: float, wanted: float) -> None:
-    """Fifty times as long as a removal took, but a quarter of a second at least, and a second at most."""
-    assert part_wait_s(removal_s) == wanted

@@ -19,6 +19,7 @@ from remora.policy.delivery.pace import (
     EarlyReadings,
     Pace,
     most_per_second,
+    part_wait_s,
 )
 
 
@@ -147,3 +148,9 @@ def test_a_queue_that_is_told_of_is_left_to_itself_for_a_moment(is_told: bool, b
     pace.pause_s(before, 0.0)
 
     assert pace.pause_s(1, 0.0, is_told=is_told) == pause_s
+
+
+@pytest.mark.parametrize(("removal_s", "wanted"), [(0, 0.25), (0.005, 0.25), (0.01, 0.5), (0.02, 1.0), (3, 1.0)])
+def test_how_long_part_of_a_page_waits(removal_s: float, wanted: float) -> None:
+    """Fifty times as long as a removal took, but a quarter of a second at least, and a second at most."""
+    assert part_wait_s(removal_s) == wanted

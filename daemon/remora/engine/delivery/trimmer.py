@@ -9,7 +9,8 @@ from remora.engine.delivery.scope import DeliveryScope
 from remora.model.errors import OwnershipLost, RemoraError, StoreError, StoreFull
 from remora.model.ledger import Cause
 from remora.model.record import Page
-from remora.policy.delivery.acks import PageAcks, Window, part_wait_s
+from remora.policy.delivery.acks import PageAcks, Window
+from remora.policy.delivery.pace import part_wait_s
 from remora.policy.status.stages import EventStage
 
 

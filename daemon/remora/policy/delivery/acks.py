@@ -17,19 +17,6 @@ _CODES = {cause: code for code, cause in enumerate(Cause, 1)}
 _CAUSES = {code: cause for cause, code in _CODES.items()}
 _OPEN = 0
 
-PART_WAIT_S = (0.25, 1.0)
-_REMOVALS = 50
-
-
-def part_wait_s(removal_s: float) -> float:
-    """How long the part of a page that is done waits for the rest, where the last removal took `removal_s`.
-
-    Removals are few where entries flow, and what a crash repeats is little where a receiver takes its time. A queue's
-    removals take a fiftieth of the time at most, unless they take longer than 20 ms.
-    """
-    least, most = PART_WAIT_S
-    return min(most, max(least, _REMOVALS * removal_s))
-
 
 @dataclass(frozen=True, slots=True)
 class Prefix:

@@ -1,4 +1,4 @@
-"""How fast: a budget of things per second, and when a queue, or the catalogue, is looked into again."""
+"""How fast: a budget of things per second, and when queues and the catalogue are looked into, and entries removed."""
 
 from __future__ import annotations
 
@@ -159,3 +159,17 @@ class EarlyReadings:
         """Seconds until the reading that a change asks for now: mostly 0. What changes until then is read with it."""
         overdrawn_s = self._budget.charge(READ_EVERY_S, now, (READS_AT_ONCE + 1) * READ_EVERY_S)
         return max(0.0, overdrawn_s - READS_AT_ONCE * READ_EVERY_S)
+
+
+PART_WAIT_S = (0.25, 1.0)
+_REMOVALS = 50
+
+
+def part_wait_s(removal_s: float) -> float:
+    """How long the part of a page that is done waits for the rest, where the last removal took `removal_s`.
+
+    Removals are few where entries flow, and what a crash repeats is little where a receiver takes its time. A queue's
+    removals take a fiftieth of the time at most, unless they take longer than 20 ms.
+    """
+    least, most = PART_WAIT_S
+    return min(most, max(least, _REMOVALS * removal_s))
