@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +21,17 @@ from remora.cli.attributes import shown_arguments
 from remora.cli.groups import CommandGroup
 from remora.cli.hold import hold_command, resume_command
 from remora.cli.layouts import ended_json, layouts_json
-from remora.cli.options import daemon_option, gathered_into, json_option, running_option, seconds
+from remora.cli.options import config_option, daemon_option, gathered_into, json_option, running_option, seconds
 from remora.cli.output import print_json, print_line, print_table, run_async, size
 from remora.cli.own_topic import create_command, rm_command, set_command
-from remora.cli.rows import Row, complain, hold_of, look_at, origin_option, row_named, rows_of
-from remora.cli.topic_test import test_command
+from remora.cli.rows import Row, UnknownTopic, complain, hold_of, look_at, origin_option, row_named, rows_of
+from remora.cli.ways import is_well, steps_of
 from remora.codec.event_entry import decode
 from remora.codec.rendering_plain import body
 from remora.config import Settings
 from remora.model.errors import CodecError, DaemonNotReachable, EndpointError, ShardGone
+from remora.model.exits import Exit
+from remora.model.probe import ProbeStep
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 from remora.model.topic import Topic
@@ -64,9 +68,42 @@ def topic() -> None:
 
 
 for command in (
-    create_command, set_command, rm_command, apply_command, test_command, hold_command, resume_command,
+    create_command, set_command, rm_command, apply_command, hold_command, resume_command,
 ):  # fmt: skip
     topic.add_command(command)
+
+
+@topic.command("test")
+@click.argument("name")
+@click.option("--send-test", "sends_test", is_flag=True, help="End with an s3:TestEvent, which receivers get.")
+@origin_option
+@config_option
+@json_option
+def test_command(settings: Settings, name: str, sends_test: bool, origin: Origin | None, as_json: bool) -> None:
+    """Try the way to the endpoint of topic NAME, step by step, from this host.
+
+    Looks up names, connects, agrees on TLS, logs in, and looks whether the topic, exchange or path is there and this
+    user may write to it. It sends no event unless --send-test is given; where a protocol shows nothing without one it
+    says so. It goes on up to the first step that fails, and ends with exit code 1 then. The daemon need not run.
+
+    \b
+    Examples:
+      remora topic test orders
+      remora topic test hooks --send-test
+    """
+
+    async def work() -> list[ProbeStep]:
+        async with app.store_of(settings) as store:
+            row = await row_named(store, name, origin)
+        if row.topic is None:
+            raise UnknownTopic(f"topic {name!r}: its metadata cannot be read, and nothing else tells its endpoint")
+        return await steps_of(row.topic, settings, sends_test=sends_test, shows=not as_json)
+
+    steps = run_async(work())
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in steps])
+    if not is_well(steps):
+        sys.exit(Exit.FAILURE)
 
 
 @topic.command("list")

@@ -33,12 +33,11 @@ from remora.policy.status import readiness
 from remora.policy.status.readiness import HostReadiness
 from remora.process.loop import run_loop
 from remora.process.sockets import listening_sockets, shown_address
-from remora.sequencer.access import may_speak_plainly
 from remora.sequencer.owners import Owners
 from remora.sequencer.shared import SharedCounters
 from remora.sequencer.workers import SequencerWorkers
 from remora.servers.admin import Sources, serve_admin
-from remora.servers.sequencer import Rounds, SecureConnections, tls_context
+from remora.servers.sequencer import Rounds, SecureConnections, may_speak_plainly, tls_context
 
 Report = Callable[[str], None]
 

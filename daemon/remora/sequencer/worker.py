@@ -23,9 +23,8 @@ from remora.model.exits import Exit
 from remora.model.log import LogName
 from remora.process.loop import run_loop
 from remora.process.pipe import Pipe
-from remora.sequencer.access import may_speak_plainly
 from remora.sequencer.messages import Begin, Did, Forgotten, Leave, Low, Missed, Over, Raised, Serve, ToWorker, Works
-from remora.servers.sequencer import Rounds, SecureConnections, tls_context
+from remora.servers.sequencer import Rounds, SecureConnections, may_speak_plainly, tls_context
 
 DID_EVERY_S = 1.0
 ASKED_ANEW_S = 0.01

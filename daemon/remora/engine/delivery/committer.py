@@ -7,9 +7,9 @@ import time
 
 from remora.codec.speedups import totals
 from remora.engine.delivery.letters import dead_letter
-from remora.engine.delivery.packer import pack_surely
 from remora.engine.delivery.session import Session
 from remora.engine.delivery.transaction import Transaction, reject
+from remora.engine.delivery.triage import pack_surely
 from remora.model.errors import EndpointError, EndpointFenced, EndpointUnavailable, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import DeadLetter

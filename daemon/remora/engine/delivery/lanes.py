@@ -17,10 +17,9 @@ from remora.codec.speedups import totals
 from remora.engine.admission.givers import PageAhead
 from remora.engine.delivery.lane_queues import InFlightBatch, LaneQueues
 from remora.engine.delivery.letters import dead_letter, without_late
-from remora.engine.delivery.packer import pack_surely
 from remora.engine.delivery.pages_ahead import PagesAhead
 from remora.engine.delivery.session import Session
-from remora.engine.delivery.triage import Rejected, own_part
+from remora.engine.delivery.triage import Rejected, own_part, pack_surely
 from remora.model.errors import EndpointError, EntryRefused, StoreError
 from remora.model.ledger import Cause
 from remora.model.record import Page, Record

@@ -1,4 +1,4 @@
-"""What becomes of each entry of a listing: sent, dead-lettered, or skipped because it was done before."""
+"""What becomes of each entry of a listing: packed, dead-lettered, or skipped because it was done before."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from remora.model.errors import CodecError
 from remora.model.record import Page, Record
 from remora.model.topic import Source, Target, Topic
 from remora.policy.delivery.lifetime import LifetimeLimits
+from remora.ports.endpoint import Batch, ExactRoute, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +110,18 @@ def same_target(page: Page, target: Target) -> Page:
         if own != target:
             return page.front(i)
     return page
+
+
+async def pack_surely(
+    route: Route | ExactRoute, records: Sequence[Record]
+) -> tuple[list[Batch], list[tuple[Record, str]]]:
+    """As `pack` of the route; what it refuses it refuses by what was looked up after these records were read.
+
+    A limit may have been raised while the route was open, and a refused record is given up for good. Where nothing is
+    refused, which is nearly always, nothing is looked up. Raises EndpointError.
+    """
+    batches, refused = route.pack(records) if records else ([], [])
+    if refused:
+        await route.look_again()
+        batches, refused = route.pack(records)
+    return batches, refused

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from remora.servers.sequencer.connection import Closed
 from remora.servers.sequencer.rounds import RoundFigures, Rounds
-from remora.servers.sequencer.secure import SecureConnections, tls_context
+from remora.servers.sequencer.secure import SecureConnections, may_speak_plainly, tls_context
 
-__all__ = ["Closed", "RoundFigures", "Rounds", "SecureConnections", "tls_context"]
+__all__ = ["Closed", "RoundFigures", "Rounds", "SecureConnections", "may_speak_plainly", "tls_context"]

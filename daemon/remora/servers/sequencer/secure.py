@@ -6,6 +6,7 @@ Clients show a certificate. A connection whose replies are not taken is not read
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -40,6 +41,21 @@ def tls_context(settings: SequencerSettings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def may_speak_plainly(settings: SequencerSettings) -> Callable[[socket.socket], bool]:
+    """Whether a connection may skip TLS: those over a Unix socket, those from an allowed network, and those over
+    loopback unless client certificates are required."""
+    networks = [ipaddress.ip_network(each) for each in settings.allow]
+
+    def may_connect(connection: socket.socket) -> bool:
+        if connection.family == socket.AF_UNIX:
+            return True
+        peer = ipaddress.ip_address(connection.getpeername()[0].partition("%")[0])
+        peer = getattr(peer, "ipv4_mapped", None) or peer
+        return (peer.is_loopback and not settings.tls_certificate) or any(peer in each for each in networks)
+
+    return may_connect
 
 
 class SecureConnections:
