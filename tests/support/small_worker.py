@@ -10,6 +10,8 @@ import sys
 
 ANSWERS = {
     "use": {},
+    "flows": [],
+    "addresses": {},
     "metrics": [["remora_owned_shards", "gauge", "", [["remora_owned_shards", {}, 1.0]]]],
     "status": {
         "ready": True,

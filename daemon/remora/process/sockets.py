@@ -134,16 +134,17 @@ def unix_socket(path: Path, mode: int) -> Iterator[socket.socket]:
         path.chmod(mode)
         unbound.listen(BACKLOG)  # under the lock: the next process that looks finds a listener
         bound = unbound.dup()
-    bound.setblocking(False)
-    made = path.stat()
-    try:
-        yield bound
-    finally:
-        bound.close()
-        with contextlib.suppress(FileNotFoundError):
-            now = path.stat()
-            if (now.st_dev, now.st_ino) == (made.st_dev, made.st_ino):  # not a successor's
-                path.unlink()
+    with bound:
+        bound.setblocking(False)
+        made = path.stat()
+        try:
+            yield bound
+        finally:
+            bound.close()
+            with contextlib.suppress(FileNotFoundError):
+                now = path.stat()
+                if (now.st_dev, now.st_ino) == (made.st_dev, made.st_ino):  # not a successor's
+                    path.unlink()
 
 
 @contextmanager

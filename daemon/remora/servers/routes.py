@@ -19,7 +19,7 @@ import msgspec
 
 from remora.servers.http.begun import in_task
 from remora.servers.http.connection import ServedConnection
-from remora.servers.http.connections import OpenConnections, Refused
+from remora.servers.http.connections import OpenConnections, Refused, listen
 from remora.servers.http.head import VERSIONS, Headers, NotARequest
 from remora.servers.http.request import BodyBroken, Peer, Request, Service
 from remora.servers.http.response import CONTINUE, Response
@@ -169,15 +169,12 @@ class _FewConnections(OpenConnections):
 @contextlib.asynccontextmanager
 async def served(paths: Iterable[ServedPath], sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     """Serve these paths on sockets that listen while the block runs."""
-    loop = asyncio.get_running_loop()
     connections = _FewConnections(_Router(paths))
     try:
         with contextlib.ExitStack() as stack:
             for each in sockets:
-                create = loop.create_unix_server if each.family == socket.AF_UNIX else loop.create_server
                 # Of a copy, since a listener closes its socket: a server that failed is begun again on the same one.
-                listener = await create(connections.accept, sock=each.dup())
-                stack.callback(listener.close)
+                await listen(stack, each.dup(), connections.accept)
             yield
     finally:
         await connections.finished(GOODBYE_S)

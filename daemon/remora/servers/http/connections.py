@@ -1,13 +1,28 @@
-"""The open connections of a server, and the tasks that answer their requests."""
+"""Where a server's connections come from, which are open, and the tasks that answer their requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+import socket
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from remora.servers.http.connection import ServedConnection
+
+
+async def listen(
+    stack: contextlib.ExitStack, bound: socket.socket, accept: Callable[[], asyncio.Protocol], **options: Any
+) -> asyncio.Server:
+    """Accept connections from a socket until the stack is left, also by a cancellation in here; that closes it."""
+    loop = asyncio.get_running_loop()
+    create = loop.create_unix_server if bound.family == socket.AF_UNIX else loop.create_server
+    stack.enter_context(bound)
+    # Not serving yet: a listener that serves first waits for a turn, in which nobody has it who could close it.
+    listener = await create(accept, sock=bound, start_serving=False, **options)
+    stack.callback(listener.close)
+    await listener.start_serving()
+    return listener
 
 
 class OpenConnections:

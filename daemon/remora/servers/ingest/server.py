@@ -19,7 +19,7 @@ from remora.ports.producer import IngestStore
 from remora.process.host_load import HostLoad
 from remora.process.sockets import BACKLOG, shown_address
 from remora.servers.http.connection import ConnectionPhase, ServedConnection
-from remora.servers.http.connections import OpenConnections, Refused
+from remora.servers.http.connections import OpenConnections, Refused, listen
 from remora.servers.http.request import Service
 from remora.servers.ingest.api import Api
 from remora.servers.ingest.credentials import Credentials
@@ -161,15 +161,9 @@ async def accepting(
     sockets: Sequence[socket.socket], tls: ssl.SSLContext | None, accept: Callable[[], asyncio.Protocol]
 ) -> AsyncIterator[tuple[list[asyncio.Server], str]]:
     """Accept connections from these sockets while the block runs; gives the listeners, and the address for clients."""
-    loop = asyncio.get_running_loop()
-    handshake_s = HANDSHAKE_S if tls else None
+    options = {"ssl": tls, "backlog": BACKLOG, "ssl_handshake_timeout": HANDSHAKE_S if tls else None}
     with contextlib.ExitStack() as stack:
-        listeners = []
-        for each in sockets:
-            create = loop.create_unix_server if each.family == socket.AF_UNIX else loop.create_server
-            listener = await create(accept, sock=each, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=handshake_s)
-            stack.callback(listener.close)
-            listeners.append(listener)
+        listeners = [await listen(stack, each, accept, **options) for each in sockets]
         address = shown_address(sockets)
         yield listeners, address if address.startswith("unix:") else f"{'https' if tls else 'http'}://{address}"
 
