@@ -6,17 +6,20 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 from urllib.parse import unquote
+
+import nats.errors
 
 from devkit.chaos.clusters import ChaosError
 from devkit.clusters.nats import Nats, running_nats
 from devkit.clusters.rabbitmq import RabbitMQ, running_rabbitmq
 from devkit.receivers.receiver import DROPPED, OK, Arrival, Reply, receiving, status
 from devkit.verdicts.verdict import Copy, Place
+from devkit.waits import until
 
 REFUSED_SHARE, DROPPED_SHARE = 0.01, 0.002
 """Of an HTTP receiver's requests: answered with 503, and not at all."""
@@ -140,11 +143,27 @@ class OverNats:
 
     async def fill(self) -> None:
         """It soon takes no further message. A limit below what it has would delete messages."""
-        await self.server.update(self._stream, max_msgs=await self.server.count(self._stream) + ROOM_LEFT)
+
+        async def filled() -> None:
+            await self.server.update(self._stream, max_msgs=await self.server.count(self._stream) + ROOM_LEFT)
+
+        await self._once_it_answers(filled)
 
     async def empty(self) -> None:
         """It takes messages again."""
-        await self.server.update(self._stream, max_msgs=-1)
+        await self._once_it_answers(lambda: self.server.update(self._stream, max_msgs=-1))
+
+    async def _once_it_answers(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Make a change, however often the server is killed or frozen meanwhile."""
+
+        async def made() -> bool:
+            try:
+                await change()
+            except (OSError, nats.errors.Error):  # also its TimeoutError
+                return False
+            return True
+
+        await until(made)
 
 
 def _copy(body: bytes, headers: Mapping[str, str], shard: str, offset: int) -> Copy:
