@@ -205,20 +205,24 @@ class Failing:
         monkeypatch.setattr(File, "write", failing)
 
 
-@pytest.mark.parametrize("kind", [StoreUnavailable, StoreFull])
+@pytest.mark.parametrize("kind", [StoreUnavailable, StoreFull, StoreDamaged])
 @pytest.mark.parametrize("once", [None, ONCE])
 async def test_what_is_decided_is_finished_later(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, once: IdempotencyKey | None, kind: type[StoreError]
 ) -> None:
-    """A request whose part a file does not take fails with an unknown outcome, is finished when the file does, and its
-    repeat is answered as the first try."""
+    """A request whose part a file does not take, damaged or not, is answered with what waits for what; it is finished
+    when the file takes it, and its repeat is answered as the first try."""
     there = await topics(store)
     failing = Failing(monkeypatch, zlib.crc32(there[2].name.encode()) % FILES, kind)
 
+    waits = f"is decided: what is for {there[2].name} is stored as soon as that can be: .* fails"
     failing.is_on = True
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable, match=waits):
         await store.ingest.fan_out(copies(there), ANSWER, once)
     await store._finisher.look(0.0)
+    if once:
+        with pytest.raises(StoreUnavailable, match=waits):
+            await store.ingest.fanned_out(once)
     assert await found_in(store, there[2]) == [[], []]
     failing.is_on = False
     if once:

@@ -24,9 +24,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from remora.model.errors import StoreAway
+
+FileId = tuple[int, int]
+"""The device and the number of a file, which it keeps under any name."""
+
 _lock = threading.Lock()
-_users: dict[tuple[int, int], list[int]] = {}
-"""By device and number of a file: its descriptor, and how many use it."""
+_users: dict[FileId, list[int]] = {}
+"""By file: its descriptor, and how many use it."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """With these the host says that it has no room: on the disk, in a quota, or for so large a file."""
@@ -39,13 +44,14 @@ class KeptOpen:
     """A database file, or the index of its log, for as long as this process has connections to it."""
 
     def __init__(self) -> None:
-        self._file: tuple[int, int] | None = None
+        self.file: FileId | None = None
+        """Which it is."""
 
     def use(self, path: Path) -> None:
         """Keep the file that lies there from now on, and no other."""
         with _lock:
             found = path.stat()
-            if self._file == (found.st_dev, found.st_ino):
+            if self.file == (found.st_dev, found.st_ino):
                 return
             self._let_go()
             if (entry := _users.get((found.st_dev, found.st_ino))) is None:
@@ -53,31 +59,44 @@ class KeptOpen:
                 found = os.fstat(descriptor)  # what was opened, should another file have taken the place
                 entry = _users.setdefault((found.st_dev, found.st_ino), [descriptor, 0])
             entry[1] += 1
-            self._file = found.st_dev, found.st_ino
+            self.file = found.st_dev, found.st_ino
+
+    def share(self, file: FileId) -> bool:
+        """Keep a file that others of this process keep, whatever its name is by now; False where none does."""
+        with _lock:
+            if (entry := _users.get(file)) is None:
+                return False
+            self._let_go()
+            entry[1] += 1
+            self.file = file
+            return True
 
     @property
     def descriptor(self) -> int | None:
         """The process's descriptor of the file; None where there is none."""
-        return None if self._file is None else _users[self._file][0]
+        return None if self.file is None else _users[self.file][0]
 
     def allocate(self) -> bool:
         """Have the disk give room for all of the file as it is; False where it has none."""
         descriptor = self.descriptor
         return descriptor is None or allocate(descriptor, 0, os.fstat(descriptor).st_size)
 
-    def let_go(self) -> None:
-        """Use it no longer."""
+    def let_go(self) -> bool:
+        """Use it no longer; whether nobody in this process does."""
         with _lock:
-            self._let_go()
+            return self._let_go()
 
-    def _let_go(self) -> None:
-        if self._file is not None:
-            entry = _users[self._file]
-            entry[1] -= 1
-            if not entry[1]:
-                del _users[self._file]
-                os.close(entry[0])
-        self._file = None
+    def _let_go(self) -> bool:
+        file, self.file = self.file, None
+        if file is None:
+            return False
+        entry = _users[file]
+        entry[1] -= 1
+        if entry[1]:
+            return False
+        del _users[file]
+        os.close(entry[0])
+        return True
 
 
 @contextmanager
@@ -126,25 +145,48 @@ def index_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-shm")
 
 
+def id_of(path: Path) -> FileId:
+    """Which file lies there."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 def keep_log(path: Path) -> None:
     """Give the log its second name. Where a file system has none, its room is lost when the file is closed."""
-    log, kept = log_of(path), _kept(path)
+    keep_name(log_of(path), _kept(path))
+
+
+def keep_name(path: Path, second: Path) -> None:
+    """Give a file a second name, where its file system can, and only this file."""
     with suppress(OSError):
-        if kept.exists():
-            if kept.samefile(log):
+        if second.exists():
+            if second.samefile(path):
                 return
-            kept.unlink()
-        os.link(log, kept)
+            second.unlink()
+        os.link(path, second)
 
 
-def give_name_back(path: Path, inode: int) -> bool:
-    """Give the log of this number its first name back, which somebody has removed while the file is open: else a start
-    after a crash would not find what it holds. False where it has no second name."""
+def give_name_back(path: Path, inode: int | None = None) -> bool:
+    """Give the log its first name back, which somebody has removed while the file is open: else a start after a crash
+    would not find what it holds. With a number only if it is the log of this number. False where it has none."""
     with suppress(OSError):
-        if _kept(path).stat().st_ino == inode:
+        if inode is None or _kept(path).stat().st_ino == inode:
             os.link(_kept(path), log_of(path))
             return True
     return False
+
+
+def check_log(path: Path, mine: FileId) -> None:
+    """See that the log that is in use has its name, or gets it back; else raise StoreAway."""
+    log = log_of(path)
+    try:
+        found = id_of(log)
+    except FileNotFoundError:
+        if give_name_back(path, mine[1]):
+            return
+        raise StoreAway("gone", f"{log} was removed while it is in use, so the file is opened anew") from None
+    if found != mine:
+        raise StoreAway("gone", f"another file lies in the place of {log}, which is in use")
 
 
 def restore_log(path: Path) -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull
-from remora.storage.sqlite.files.allocation import KeptOpen, give_slice, index_of, make_room_for_index, restore_log
+from remora.storage.sqlite.files.allocation import (
+    FileId,
+    KeptOpen,
+    check_log,
+    give_slice,
+    id_of,
+    log_of,
+    make_room_for_index,
+)
+from remora.storage.sqlite.files.names import IndexInUse, restore_names
 from remora.storage.sqlite.files.refusals import lacks_room, translated
 from remora.storage.sqlite.tables.recent import IndexedConnection
 
@@ -32,7 +41,7 @@ def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Con
     file must exist: one that SQLite makes would have the permissions that the umask leaves. Where the disk has no room
     for what SQLite makes at an opening, the directory's reserve is given up for it.
     """
-    restore_log(path)
+    restore_names(path, patience_s)
     make_room_for_index(path)
     while True:
         try:
@@ -42,36 +51,49 @@ def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Con
                 raise
 
 
-class _Connection(IndexedConnection):
+class FileConnection(IndexedConnection):
     """A connection whose locks are kept for as long as it is open, whatever else opens and closes its files."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._file, self._index = KeptOpen(), KeptOpen()
+        self._file, self.shared_index = KeptOpen(), IndexInUse()
+        self._log: FileId | None = None
         self.forget()
 
     def keep(self, path: Path) -> None:
+        """To be called before anything is read."""
+        with suppress(OSError):
+            self._file.use(path)
+
+    def keep_beside(self, path: Path) -> None:
         """Raises StoreFull where the disk has no room for the whole index of the log: to write there would end the
         process."""
         with suppress(OSError):
-            self._file.use(path)
-            self._index.use(index_of(path))
-        if not self._index.allocate():
+            self.shared_index.use(path, self._file.file)
+            self._log = id_of(log_of(path))
+        if not self.shared_index.allocate():
             raise StoreFull(f"{path}: the disk is full")
+
+    def check(self, path: Path) -> None:
+        """Raise StoreAway unless other processes find the index of the log and the log that this connection has."""
+        self.shared_index.check(path)
+        if self._log is not None:
+            check_log(path, self._log)
 
     def close(self) -> None:
         super().close()
-        self._index.let_go()
+        self.shared_index.let_go()
         self._file.let_go()
 
 
 def _connected(path: Path, reader: bool, patience_s: float) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=rw"
     connection = sqlite3.connect(
-        uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False, factory=_Connection
+        uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False, factory=FileConnection
     )
-    assert isinstance(connection, _Connection)
+    assert isinstance(connection, FileConnection)
     try:
+        connection.keep(path)
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if reader else _WRITER_CACHE_KIB}")
         # Debian's SQLite overwrites what is deleted, which makes removals slower by a quarter. Mapped pages would
         # count as the process's memory.
@@ -85,7 +107,7 @@ def _connected(path: Path, reader: bool, patience_s: float) -> sqlite3.Connectio
         if reader:
             connection.execute("PRAGMA query_only = 1")
         connection.execute("PRAGMA schema_version").fetchone()  # makes what is made at an opening
-        connection.keep(path)
+        connection.keep_beside(path)
     except BaseException:
         connection.close()
         raise

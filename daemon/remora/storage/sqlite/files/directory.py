@@ -25,7 +25,7 @@ from remora.config.stores import SqliteSettings
 from remora.model.errors import StoreDamaged, StoreError, StoreMisconfigured, StoreUnavailable
 from remora.model.words import several
 from remora.storage.sqlite.files.connections import PAGE_BYTES, connect, transaction
-from remora.storage.sqlite.files.refusals import is_busy, of_the_host, translated
+from remora.storage.sqlite.files.refusals import is_busy, kept_busy, of_the_host, translated
 from remora.storage.sqlite.tables import schema
 
 _log = logging.getLogger(__name__)
@@ -250,7 +250,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             yield connection
     except sqlite3.Error as exc:
         if is_busy(exc):
-            raise StoreUnavailable(f"{path}: others kept it busy") from exc
+            raise kept_busy(exc, path) from exc
         raise translated(exc, path) from exc
 
 

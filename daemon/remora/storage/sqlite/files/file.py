@@ -19,8 +19,8 @@ from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.bell import Bell
 from remora.storage.sqlite.files import doorbell
 from remora.storage.sqlite.files.allocation import KeptOpen
-from remora.storage.sqlite.files.connections import connect, is_sound, snapshot
-from remora.storage.sqlite.files.refusals import is_busy, of_the_host, translated, unreadable
+from remora.storage.sqlite.files.connections import FileConnection, connect, is_sound, snapshot
+from remora.storage.sqlite.files.refusals import is_busy, kept_busy, of_the_host, translated, unreadable
 from remora.storage.sqlite.files.room import Room, looked_into, reserve_on
 from remora.storage.sqlite.files.writer import Around, Done, Job, Writer, WriterStats
 from remora.storage.sqlite.tables import recent, schema
@@ -78,7 +78,7 @@ class File:
         self._files = place.files
         self._bell = bell
         self._changed = changed
-        around = Around(self._check_version, recent.is_due, recent.settle, recent.make_room)
+        around = Around(self._check_open, recent.is_due, recent.settle, recent.make_room)
         room = Room(path, self._kept, place.files, place.most_together)
         self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
@@ -149,7 +149,7 @@ class File:
                 now = time.monotonic()
                 until = until or now + _BUSY_FOR_S
                 if now > until:
-                    raise StoreUnavailable(f"{self.path}: others kept it busy for {_BUSY_FOR_S:g} s") from exc
+                    raise kept_busy(exc, self.path, _BUSY_FOR_S) from exc
             await asyncio.sleep(_BUSY_PAUSE_S)
 
     def glance(self, look: Look[T]) -> T:
@@ -157,7 +157,7 @@ class File:
 
         def of_one_moment(connection: sqlite3.Connection) -> T:
             with snapshot(connection):
-                self._check_version(connection)
+                self._check_open(connection)
                 return look(connection)
 
         return self._on_reader(of_one_moment)
@@ -204,6 +204,8 @@ class File:
         """Why the file that was opened is not found where it lay, if it is not. Asks the disk, so it may block."""
         try:
             self._check_place()
+            if (reader := self._reader) is not None:
+                self._check_names(reader)
         except StoreAway as exc:
             return exc
         return None
@@ -264,6 +266,21 @@ class File:
         self.is_stale = found != self._place
         if self.is_stale:
             raise StoreAway("gone", f"{self.path} is gone: another file lies in its place")
+
+    def _check_open(self, connection: sqlite3.Connection) -> None:
+        """Raise StoreUnavailable where this process must not read or write what it has open."""
+        self._check_names(connection)
+        self._check_version(connection)
+
+    def _check_names(self, connection: sqlite3.Connection) -> None:
+        """Raise StoreAway where others would not find what the connection has open beside the file."""
+        try:
+            if isinstance(connection, FileConnection):
+                connection.check(self.path)
+        except StoreAway:
+            self._check_place()  # rather the whole directory is away, and comes back as it was
+            self.is_stale = True
+            raise
 
     def _check_version(self, connection: sqlite3.Connection) -> None:
         """Raise StoreUnavailable where a newer remora has migrated the file since it was opened here."""

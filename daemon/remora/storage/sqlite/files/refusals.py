@@ -25,6 +25,12 @@ _LOOKED_THROUGH_AT_ONCE = 32 << 20
 read in a thread."""
 
 
+class NameLost(sqlite3.OperationalError):
+    """A file that is not to be opened yet, as one that is busy: others have it open, and what they use has no name."""
+
+    sqlite_errorcode = sqlite3.SQLITE_BUSY
+
+
 def primary_code(exc: sqlite3.Error) -> int:
     """SQLite's result code without its details; SQLITE_ERROR where the driver raised the error by itself."""
     return getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -33,6 +39,13 @@ def primary_code(exc: sqlite3.Error) -> int:
 def is_busy(exc: sqlite3.Error) -> bool:
     """Whether another connection was in the way, for a moment."""
     return primary_code(exc) in _BUSY
+
+
+def kept_busy(exc: sqlite3.Error, path: Path, for_s: float = 0.0) -> StoreUnavailable:
+    """What those are told whom others were in the way of for too long."""
+    if isinstance(exc, NameLost):
+        return StoreUnavailable(str(exc))
+    return StoreUnavailable(f"{path}: others kept it busy{f' for {for_s:g} s' if for_s else ''}")
 
 
 def ends_transaction(exc: sqlite3.Error) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from remora.model.errors import StoreError, StoreFull
 from remora.policy.ingest import disk_room
 from remora.policy.ingest.disk_room import Disk, Reserve
-from remora.storage.sqlite.files.allocation import KeptOpen, allocate, give_name_back, keep_log, log_of
+from remora.storage.sqlite.files.allocation import KeptOpen, allocate, keep_log, log_of
 from remora.storage.sqlite.files.connections import PAGE_BYTES
 
 _MOST_PAGES = 1 << 30
@@ -139,10 +139,8 @@ class Room:
         """To be called within each transaction: see that the log has all of its length, and that length its room."""
         try:
             found = self._log.stat()
-        except FileNotFoundError:  # nothing was ever written, or somebody has removed its name, which it gets back
-            if not (self._log_inode and give_name_back(self._path, self._log_inode)):
-                return
-            found = self._log.stat()
+        except FileNotFoundError:  # nothing was ever written
+            return
         if found.st_ino != self._log_inode:
             keep_log(self._path)
             self._log_inode = found.st_ino

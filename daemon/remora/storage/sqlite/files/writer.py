@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.policy.ingest.disk_room import SCARCE_PAGES
 from remora.policy.status.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite.files.allocation import log_of
-from remora.storage.sqlite.files.connections import connect
-from remora.storage.sqlite.files.refusals import ends_transaction, is_busy, translated
+from remora.storage.sqlite.files.connections import FileConnection, connect
+from remora.storage.sqlite.files.refusals import ends_transaction, is_busy, kept_busy, translated
 from remora.storage.sqlite.files.room import Room
 from remora.storage.sqlite.tables.recent import IndexedConnection
 
@@ -421,7 +421,7 @@ class Writer:
                 if not is_busy(exc):
                     raise
                 if time.monotonic() > until:
-                    raise StoreUnavailable(f"{self._path}: others kept it busy for {_BUSY_FOR_S:g} s") from exc
+                    raise kept_busy(exc, self._path, _BUSY_FOR_S) from exc
                 time.sleep(_BUSY_PAUSE_S)
 
     def _begun(self, durable: bool) -> sqlite3.Connection:
@@ -435,9 +435,19 @@ class Writer:
             self._is_durable = durable
         self._room.limit_growth(connection)
         connection.execute("BEGIN IMMEDIATE")
-        self._around.begun(connection)
+        try:
+            self._around.begun(connection)
+        except StoreAway:
+            self._save(connection)
+            raise
         self._room.keep_log()
         return connection
+
+    def _save(self, connection: sqlite3.Connection) -> None:
+        """Copy the log, which nobody finds any more, into the file."""
+        self._roll_back(connection)
+        if isinstance(connection, FileConnection) and not connection.shared_index.is_replaced:
+            _checkpoint(connection, "TRUNCATE")
 
     def _recover(self, exc: Exception) -> StoreError:
         """Undo the transaction, with a new connection where this one may not be trusted; what the error means."""

@@ -84,7 +84,7 @@ class AnnouncedIngest(FanOut):
             raise OnceConflict(f"other events were committed to reservation {reservation} before") from exc
         if isinstance(found, KeptAnnouncement):
             return found.announcement
-        await self.complete(home, found)
+        await self._finish(home, found)
         return found.answer
 
     async def commit_announced(
@@ -99,9 +99,9 @@ class AnnouncedIngest(FanOut):
         deciding = _DecideAnnounced(reservation, direct.topics, answer, once, decisions.packed(parts))
         outcome = await self._commits.submit(self._files.numbered(home), deciding, Wants(direct.nbytes, direct.shards))
         if isinstance(outcome, Decision):
-            await self.complete(home, outcome)
+            await self._finish(home, outcome)
             return outcome.answer
-        await self.complete(home, Decision(reservation, answer, parts, until_ns))
+        await self._finish(home, Decision(reservation, answer, parts, until_ns))
         used = {each.topic.name for each in copies}
         unused = [each for each in outcome if each.name not in used]
         await self._release_all(reservation, self._topics_by_file(unused))

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from remora.codec.trace_context import context_of
-from remora.model.errors import StoreError, StoreFull, StoreUnavailable, TopicMoved
+from remora.model.errors import StoreError, StoreUnavailable, TopicMoved
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
 from remora.model.ingest import IdempotencyKey, ReservedRoom
 from remora.model.shard import Shard
@@ -85,9 +85,9 @@ class FanOut(SqliteIngest):
             raise
         if before is not None:
             await self._release_all(request, _topics(found))
-            await self.complete(home, before)
+            await self._finish(home, before)
             return before.answer
-        await self.complete(home, Decision(request, answer, parts, until_ns))
+        await self._finish(home, Decision(request, answer, parts, until_ns))
         return answer
 
     async def fanned_out(self, once: IdempotencyKey) -> FannedOut | None:
@@ -96,26 +96,39 @@ class FanOut(SqliteIngest):
         found = await self._files.numbered(home).read(lambda connection: decisions.recalled(connection, once))
         if found is None:
             return None
-        await self.complete(home, found)
+        await self._finish(home, found)
         return found.answer
 
     async def complete(self, home: int, decision: Decision) -> None:
-        """Have every file take its part, and close the decision. Raises what keeps the first of them from it.
+        """Have every file take its part, and close the decision. Raises what keeps the first of them from it."""
+        for _, failure in await self._taken(home, decision):
+            raise failure
 
-        A file without room is StoreUnavailable: the request is decided, and who took it for refused would send it anew.
+    async def _finish(self, home: int, decision: Decision) -> None:
+        """The same for who has sent the request: whatever keeps a file from its part is StoreUnavailable.
+
+        The request is decided, and who took it for refused would send it anew.
         """
-        if not decision.parts:
-            return
+        for part, failure in await self._taken(home, decision):
+            if isinstance(failure, StoreError):
+                topics = ", ".join(each.name for each in part.topics)
+                raise StoreUnavailable(
+                    f"the request is decided: what is for {topics} is stored as soon as that can be: {failure}"
+                ) from failure
+            raise failure
+
+    async def _taken(self, home: int, decision: Decision) -> list[tuple[FilePart, BaseException]]:
+        """Have every file take its part; those that did not, and why. Where all did the decision is closed."""
         taking = [asyncio.ensure_future(self._take(home, decision, part)) for part in decision.parts]
         outcomes = await asyncio.gather(*taking, return_exceptions=True)
-        for each in outcomes:
-            if isinstance(each, StoreFull):
-                raise StoreUnavailable(f"the request is decided, and stored when there is room: {each}") from each
-            if isinstance(each, BaseException):
-                raise each
-        # Nobody waits for the closing: where it fails, whoever finishes the request next does it again.
-        home_file, name = self._files.numbered(home), decision.id
-        self._unsynced.submit_soon(home_file, lambda batch: decisions.close(batch, name), NOTHING, lambda _: None)
+        failed = [
+            (part, each) for part, each in zip(decision.parts, outcomes, strict=True) if isinstance(each, BaseException)
+        ]
+        if taking and not failed:
+            # Nobody waits for the closing: where it fails, whoever finishes the request next does it again.
+            home_file, name = self._files.numbered(home), decision.id
+            self._unsynced.submit_soon(home_file, lambda batch: decisions.close(batch, name), NOTHING, lambda _: None)
+        return failed
 
     async def _take(self, home: int, decision: Decision, part: FilePart) -> None:
         """Have a file take its part; in the layouts that its topics have by now."""

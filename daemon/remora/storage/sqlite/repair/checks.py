@@ -26,9 +26,9 @@ from remora.model.ingest import ReservedRoom
 from remora.model.store_files import MOST_PROBLEMS, FileReport
 from remora.model.words import several
 from remora.policy.queues.store_directories import StoreDirectories
-from remora.storage.sqlite.files.allocation import restore_log
 from remora.storage.sqlite.files.connections import snapshot
 from remora.storage.sqlite.files.directories import placement_in
+from remora.storage.sqlite.files.names import restore_names
 from remora.storage.sqlite.ingest.decisions import answer_of
 from remora.storage.sqlite.tables import recent, schema
 from remora.storage.sqlite.tables.attributes import LayoutColumns
@@ -150,7 +150,7 @@ def open_to_look(path: Path) -> recent.IndexedConnection:
         raise OSError(errno.EINVAL, "it is no regular file")
     if not found.st_size:
         raise OSError(errno.ENODATA, "it is empty")
-    restore_log(path)
+    restore_names(path)
     uri = f"{path.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, factory=recent.IndexedConnection)
     connection.forget()
