@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,23 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from pyiceberg.table import Table
 
 from remora.cli import group
-from remora_pipeline.cli import replay_verify
+from remora_pipeline.cli import replay_prepare, replay_run, replay_verify
 from remora_pipeline.replay import layout
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.kafka_source import KafkaSource
 from remora_pipeline.replay.layout import read, write
 from remora_pipeline.replay.pipeline import inventory, land, reconcile, reconcile_plan
-from remora_pipeline.replay.pipeline.directory import LandedDirectory, Landing
+from remora_pipeline.replay.pipeline.directory import Commit, LandedDirectory, Landing
 from remora_pipeline.replay.pipeline.emit import Planned
 from remora_pipeline.replay.pipeline.iceberg import inventory as lake_inventory
 from remora_pipeline.replay.pipeline.iceberg import lag
 from remora_pipeline.replay.pipeline.iceberg import land as lake_land
-from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append
+from remora_pipeline.replay.pipeline.iceberg.catalog import made
+from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
+from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
 from remora_pipeline.replay.pipeline.land import LandingPlan
 from remora_pipeline.replay.pipeline.reconcile import plan_emission
@@ -35,7 +40,13 @@ from remora_pipeline.replay.pipeline.reconciliation import Listing, ReconciledDi
 from remora_pipeline.replay.pipeline.snapshots import Inventory
 from remora_pipeline.replay.run.targets.s3 import Gateway
 from remora_pipeline.replay.topic_identity import TopicIdentity
+from remora_pipeline.replay.verify import first_look, kafka
+from remora_pipeline.replay.verify.judgement import VerdictRules
+from remora_pipeline.replay.verify.kafka import FreezeWait, Frozen
+from remora_pipeline.replay.verify.question import JudgedWindow, Question
 from replay.lakes import event, files, lake, table
+from replay.prepared import Wanted, prepare
+from replay.sample import SAMPLE
 from replay.test_lake_addresses import answering
 from replay.test_reconcile_cli import FOUND
 
@@ -49,7 +60,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: object, **__: object) -> None:
         pytest.fail("Spark is started")
 
-    for job in (reconcile, land, inventory, lake_land, lake_inventory, replay_verify):
+    for job in (reconcile, land, inventory, lake_land, lake_inventory, replay_verify, replay_run, replay_prepare):
         monkeypatch.setattr(job, "session", started)
 
 
@@ -83,6 +94,20 @@ def listed(folder: Path, name: str) -> ReconcilePlan:
     return replace(an_inventory(folder), listing=folder / name)
 
 
+def a_table(folder: Path, text: str) -> ReconcilePlan:
+    """The same with a listing of this text."""
+    plan = an_inventory(folder)
+    assert plan.listing is not None
+    plan.listing.write_text(text)
+    return plan
+
+
+def files_without_sizes(folder: Path) -> ReconcilePlan:
+    """The same with an S3 Inventory whose files have no sizes."""
+    (folder / "a.csv").touch()
+    return a_manifest(folder, files=[{"key": "a.csv"}])
+
+
 def an_empty_folder(folder: Path) -> ReconcilePlan:
     """The same with a listing in a folder, in which a program has left its marks only."""
     (folder / "listing").mkdir()
@@ -113,6 +138,11 @@ REFUSED: dict[str, tuple[Callable[[Path], ReconcilePlan], str]] = {
     "no tables": (in_a_lake, r"remora\.inventory: there is none"),
     "no catalog": (lambda folder: replace(in_a_lake(folder), lake=lake(folder / "none")), "there is no such file"),
     "a listing of no form": (lambda folder: listed(folder, "listing.txt"), "is not .parquet, .csv, .json"),
+    "a listing without times": (
+        lambda folder: a_table(folder, "\ufeffKey,Size\r\nk,1\r\n"), "has no column last_modified; it has Key, Size"
+    ),
+    "a listing of nothing": (lambda folder: a_table(folder, ""), "has no column key and no size and no last_modified"),
+    "files without sizes": (files_without_sizes, "has no column size and no last_modified; it has Bucket, Key"),
     "a folder without files": (an_empty_folder, "there is no file of a listing in it"),
     "a manifest of no time": (
         lambda folder: a_manifest(folder, creationTimestamp="9" * 400), "is no manifest of S3 Inventory"
@@ -131,9 +161,14 @@ REFUSED: dict[str, tuple[Callable[[Path], ReconcilePlan], str]] = {
 @pytest.mark.parametrize(("made", "why"), REFUSED.values(), ids=REFUSED)
 def test_a_comparison_asks_first(made: Callable[[Path], ReconcilePlan], why: str, tmp_path: Path) -> None:
     """Events that are not there, a listing that is none, and a bucket that cannot be listed are told before Spark
-    starts."""
+    starts, and no folder is left behind."""
+    plan = made(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+
     with pytest.raises(ReplayError, match=why):
-        reconcile.reconcile(made(tmp_path))
+        reconcile.reconcile(plan)
+
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_bucket_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -144,22 +179,27 @@ def test_a_bucket_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_takes_no_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It, or the one that it is to be made in, is named before a bucket is listed or a topic judged; it is not made."""
+    """It, or the one that it is to be made in, is named before the bucket is listed, a topic is judged, a trace is sent,
+    or logs are read; it is not made."""
 
     def refused(dir: Path) -> None:  # noqa: A002  # the library's name
         raise OSError(errno.EROFS, "Read-only file system", str(dir / "tmp"))
 
     monkeypatch.setattr(layout, "TemporaryFile", refused)
-    monkeypatch.setattr(replay_verify, "extent", lambda _source: 5)
-    verify = ["replay", "verify", "--bootstrap", "h:1", "--topic", "t", "--out", str(tmp_path / "verified")]
+    monkeypatch.setattr(replay_verify, "see_topics", lambda _question: 5)
+    trace = prepare(tmp_path / "trace", [Wanted(0, "PUT", "k")]).path
+    commands = (
+        ["verify", "--bootstrap", "h:1", "--topic", "t", "--out", str(tmp_path / "verified")],
+        ["run", str(trace), "--null", "--out", str(tmp_path / "run")],
+        ["prepare", str(SAMPLE), "--out", str(tmp_path / "other")],
+    )
 
     with pytest.raises(ReplayError) as reconciled:
-        reconcile.reconcile(from_s3(tmp_path))
-    verified = CliRunner().invoke(group, verify).exception
+        reconcile.reconcile(an_inventory(tmp_path))
+    told = [str(CliRunner().invoke(group, ["replay", *command]).exception) for command in commands]
 
-    assert [str(reconciled.value), str(verified)] == [f"{tmp_path}/tmp: Read-only file system"] * 2
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "verified").exists()
+    assert [str(reconciled.value), *told] == [f"{tmp_path}/tmp: Read-only file system"] * 4
+    assert [each for each in ("out", "verified", "run", "other") if (tmp_path / each).exists()] == []
 
 
 LISTS = '<ListVersionsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></ListVersionsResult>'
@@ -230,9 +270,6 @@ def test_a_landing_and_an_inventory_ask_first(tmp_path: Path, monkeypatch: pytes
     """Tables of another topic, folders of somebody else, and a landing that is not there are told before Spark
     starts."""
 
-    async def identified(_source: object) -> TopicIdentity:
-        return TopicIdentity("id", "cluster")
-
     monkeypatch.setattr(land, "identify", identified)
     monkeypatch.setattr(lake_land, "identify", identified)
     (tmp_path / "theirs").mkdir()
@@ -255,6 +292,88 @@ def test_a_landing_and_an_inventory_ask_first(tmp_path: Path, monkeypatch: pytes
         lake_inventory.take_in_lake(lake(tmp_path / "none"))
 
 
+async def identified(_source: object) -> TopicIdentity:
+    """Whose records land."""
+    return TopicIdentity("id", "cluster")
+
+
+OWN = {"remora.topic": "t", "remora.topic-id": "id", "remora.cluster": "cluster"}
+
+
+def landed_up_to(folder: Path, end: int) -> Table:
+    """A journal in which the records of a partition before an offset have landed."""
+    address = lake(folder)
+    catalog = address.connected()
+    made(catalog, address, "bad", FORMS["bad"], OWN)
+    journal = made(catalog, address, "events", FORMS["events"], OWN)
+    append(journal, files(journal, event(0)), LandedOffsets(), LandedOffsets(0, {0: end}, 1))
+    return journal
+
+
+def test_a_landing_of_nothing_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all has landed no Spark is needed, and where records are gone that have not landed it is told without."""
+    monkeypatch.setattr(lake_land, "identify", identified)
+    landed_up_to(tmp_path, 5)
+    plan = lake_land.LakePlan(KafkaSource("127.0.0.1:1", "t"), lake(tmp_path))
+    spans = {0: (2, 5)}
+    monkeypatch.setattr(lake_land, "spans", lambda *_: spans)
+
+    before, after = lake_land.land_in_lake(plan)
+
+    assert (before.batch, before) == (0, after)
+    spans[0] = (7, 9)
+    with pytest.raises(ReplayRefused, match="lands with --skip-lost: partition 0 offsets 5 to 6"):
+        lake_land.land_in_lake(plan)
+
+
+def test_a_landing_into_a_folder_tells_at_once_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the checkpoint of the last batch, before Spark starts."""
+    monkeypatch.setattr(land, "identify", identified)
+    monkeypatch.setattr(land, "beginnings", lambda *_: {0: 7, 1: 3})
+    directory = LandedDirectory(tmp_path / "landed")
+    checkpoint = directory.path / "_checkpoint"
+    directory.bind(checkpoint, "t", "id", "cluster")
+    write(directory.path / "_commit.json", Commit(4, 1))
+    (checkpoint / "offsets").mkdir()
+    (checkpoint / "offsets/4").write_text('v1\n{}\n{"t":{"0":5,"1":3}}')
+
+    with pytest.raises(ReplayRefused, match=r"topic t: records that have not landed are gone; .* offsets 5 to 6"):
+        land.land(LandingPlan(KafkaSource("127.0.0.1:1", "t"), directory.path, checkpoint))
+
+
+@pytest.mark.parametrize("said", ["{", "[]", '{"batch": "x"}', "[" * 100_000], ids=lambda each: each[:9])
+def test_what_another_program_says_of_a_landing_is_refused(said: str, tmp_path: Path) -> None:
+    """A snapshot that says what has landed in no way of remora's is told with its table."""
+    journal = landed_up_to(tmp_path, 5)
+    journal.append(journal.scan().to_arrow(), snapshot_properties={"remora.landed": said, "remora.inventory": said})
+
+    with pytest.raises(ReplayRefused, match=r"remora\.events: a snapshot does not say what has landed as remora does"):
+        landed_in(journal)
+
+
+def test_topics_are_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the dead letters, and the offsets of an earlier verdict, before Spark starts."""
+    asked: list[object] = []
+
+    def extent(source: KafkaSource) -> int:
+        if source.topic == "none":
+            raise ReplayRefused("topic none: there is none of this name")
+        return 5
+
+    monkeypatch.setattr(first_look, "extent", extent)
+    monkeypatch.setattr(kafka, "recall", lambda *given: asked.append(given[1]))
+    recalled = Frozen({0: (0, 5)}, True)
+    rules = VerdictRules("fail", "fail", 5000, 0.1)
+    window, patience = JudgedWindow(None, None, 0), FreezeWait(0, 0, 0)
+    question = Question(KafkaSource("h:1", "t"), window, patience, recalled, "none", rules)
+
+    with pytest.raises(ReplayRefused, match="topic none: there is none"):
+        first_look.see_topics(question)
+
+    assert first_look.see_topics(replace(question, letters="t")) == 5
+    assert asked == [recalled, recalled]
+
+
 def test_a_dry_run_makes_no_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first landing all records would land, and there is nothing to make an inventory of; neither makes the
     file of the catalog."""
@@ -268,3 +387,44 @@ def test_a_dry_run_makes_no_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert landing.output.startswith("t: 5 records would land\n")
     assert str(taking.exception) == "remora.events: nothing has landed there"
     assert not database.exists()
+
+
+NO_EVENTS = "remora.events: there is none; `remora pipeline land` makes it"
+READING: dict[str, tuple[list[str], str]] = {
+    "inventory": (["inventory", "--table", "iceberg"], "remora.events: nothing has landed there"),
+    "inventory, dry": (["inventory", "--table", "iceberg", "--dry-run"], "remora.events: nothing has landed there"),
+    "reconcile": (["reconcile", "photos"], NO_EVENTS),
+    "maintain": (["maintain"], NO_EVENTS),
+}
+
+
+@pytest.mark.parametrize("content", ["", "create table theirs (a)"], ids=["empty", "of others"])
+@pytest.mark.parametrize(("command", "why"), READING.values(), ids=READING)
+def test_a_database_without_a_catalog_stays_so(command: list[str], why: str, content: str, tmp_path: Path) -> None:
+    """A command that reads tables names the one that is not there, and makes none: not even those of a catalog."""
+    database = tmp_path / "catalog.db"
+    database.touch()
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(content)
+    listing = tmp_path / "listing.csv"
+    listing.write_text("key,size,last_modified\n")
+    before = database.read_bytes()
+    argv = [*command, "--catalog", f"jdbc:sqlite:{database}", "--warehouse", f"file://{tmp_path}/warehouse"]
+    if command[0] == "reconcile":
+        argv += ["--listing", str(listing), "--out", str(tmp_path / "out")]
+
+    said = str(CliRunner().invoke(group, ["pipeline", *argv]).exception)
+
+    assert said == why
+    assert database.read_bytes() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["catalog.db", "listing.csv"]
+
+
+def test_a_catalog_of_rest_without_a_namespace_names_the_table(tmp_path: Path) -> None:
+    """One that calls the namespace missing, too."""
+    none = json.dumps({"error": {"message": "there is none", "type": "NoSuchNamespaceException", "code": 404}})
+    answers = {"/v1/config": (200, "{}"), "/namespaces/remora/tables/events": (404, none)}
+    with answering(answers) as url:
+        plan = replace(an_inventory(tmp_path), inventory=None, lake=replace(lake(tmp_path), uri=url))
+        with pytest.raises(ReplayRefused, match=r"^remora\.events: there is none; `remora pipeline land` makes it$"):
+            reconcile.reconcile(plan)

@@ -21,11 +21,12 @@ from pyspark.sql import SparkSession
 from remora.cli import group
 from remora.model.exits import Exit, exit_code
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.replay.pipeline.checkpoint import gone
 from remora_pipeline.replay.pipeline.iceberg import land as landing
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, made
 from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
 from remora_pipeline.replay.pipeline.iceberg.known import tables_of_bucket
-from remora_pipeline.replay.pipeline.iceberg.offsets import gone, next_offsets
+from remora_pipeline.replay.pipeline.iceberg.offsets import next_offsets
 from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 from remora_pipeline.replay.topic_identity import TopicIdentity
 from replay.lakes import event, files, lake, rows, table

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from remora.cli.token_file import token_of
 from remora.config import AdminSettings, Settings, UnixAddress
 from remora.config.checked import refuse
-from remora.model.errors import ChangeNotAllowed, ConfigError, DaemonNotReachable
+from remora.model.errors import ChangeNotAllowed, ConfigError, DaemonNotReachable, PermissionMissing
 
 T = TypeVar("T")
 
@@ -74,9 +75,9 @@ class DaemonControl:
         way, headers = self._way(), dict(_AS_LOOPBACK)
         if self.token_file is not None:
             try:
-                headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
-            except (OSError, ValueError) as exc:
-                raise ChangeNotAllowed(f"cannot read a token from {self.token_file}: {exc}") from exc
+                headers["Authorization"] = f"Bearer {token_of(self.token_file)}"
+            except PermissionMissing as exc:
+                raise ChangeNotAllowed(str(exc)) from exc
         try:
             status, said = await _ask(way, "POST", path, query, body, headers)
             if status == HTTPStatus.UNPROCESSABLE_ENTITY:

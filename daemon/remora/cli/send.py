@@ -26,6 +26,7 @@ from remora.cli.options import FILE, daemon_option, gathered_into, json_option, 
 from remora.cli.output import print_json, print_line
 from remora.cli.record_sender import Counts, Outcome, RecordSender, SendPlan, reservable
 from remora.cli.records import Bad, GivenRecord, Piece, read_records
+from remora.cli.token_file import token_of
 from remora.client import IngestClient, IngestMisconfigured, IngestUnavailable
 from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress
 from remora.model.errors import PermissionMissing, RemoraError
@@ -120,7 +121,7 @@ def send(settings: Settings, topic: str | None, file: Path, asked: _Options) -> 
         two_phase=asked.two_phase,
         skip_malformed=asked.skip_malformed,
     )
-    token = asked.token_file.read_text().strip() if asked.token_file else ""
+    token = token_of(asked.token_file)
     try:
         client = IngestClient(
             asked.address or _configured(settings.ingest),

@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from remora.cli.options import FILE
+from remora_pipeline.replay.errors import ReplayRefused
+
+if TYPE_CHECKING:
+    from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress
 
 _catalog = click.option(
     "--catalog",
@@ -61,15 +65,29 @@ def catalog_options(function: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError(f"--namespace {namespace!r}: expected a name, or names that dots join")
         lake = None
         if catalog is not None:
-            from remora_pipeline.replay.pipeline.iceberg.catalog import (
-                LakeAddress,  # its libraries take a second to load
-            )
             from remora_pipeline.replay.properties import pairs
 
-            lake = LakeAddress(catalog, namespace, warehouse, pairs(catalog_config) if catalog_config else {})
+            known = pairs(catalog_config) if catalog_config else {}
+            lake = _address()(catalog, namespace, warehouse, known)
         return function(*args, lake=lake, **kwargs)
 
     return wrapper
+
+
+def _address() -> type[LakeAddress]:
+    """The class. Raises ReplayRefused where pyiceberg cannot read its own settings, which it does as it is loaded."""
+    from pyiceberg.utils.config import PYICEBERG_YML, Config  # these libraries take a second to load
+    from strictyaml import YAMLError
+
+    try:
+        Config()
+    except (ValueError, TypeError, AttributeError, YAMLError) as exc:
+        # An error of YAML's shows the line, which may have a password.
+        why = f"cannot be read: {exc}" if isinstance(exc, UnicodeDecodeError) else "is no YAML as pyiceberg writes it"
+        raise ReplayRefused(f"{PYICEBERG_YML} in PYICEBERG_HOME, the home or this directory: {why}") from exc
+    from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress
+
+    return LakeAddress
 
 
 def lake_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ from remora.cli.options import (
 )
 from remora.cli.output import print_json, print_line, print_table
 from remora.cli.steps import told
+from remora.cli.token_file import token_of
 from remora.client import IngestClient
 from remora.model.exits import Exit
 from remora.model.words import several
@@ -157,8 +158,7 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
         listing = plan.listing or plan.manifest or asked.s3
         print_line(f"{bucket}: would compare {events} with the listing of {listing}, into {plan.out}")
         return
-    token = asked.token_file.read_text().strip() if asked.token_file else ""
-    server = IngestAddress(asked.ingest, token, str(asked.ca_file) if asked.ca_file else None)
+    server = IngestAddress(asked.ingest, token_of(asked.token_file), str(asked.ca_file) if asked.ca_file else None)
     with told(far=running_stage) as tell:
         if asked.topic:
             _ask_before_sending(plan, server, asked.topic)

@@ -17,7 +17,7 @@ from remora.cli.options import gathered_into, json_option, length_of_time, maste
 from remora.cli.output import print_json, print_line, print_table, size
 from remora.cli.steps import told
 from remora.model.words import duration, several
-from remora_pipeline.replay.layout import Trace
+from remora_pipeline.replay.layout import Trace, see_folder
 from remora_pipeline.replay.prepare.column_map import ISO, READS, UNITS_NS, Mapping
 from remora_pipeline.replay.prepare.entry import iso_us
 from remora_pipeline.replay.prepare.formats import FORMATS
@@ -230,6 +230,7 @@ def prepare_command(files: tuple[Path, ...], asked: _PrepareAsked) -> None:
             )
             _print_unread({str(each.path): each.reason for each in given.unread})
             return
+        see_folder(asked.out.absolute().parent)
         tell("starting Spark, then reading the logs")
         with session("replay prepare", master=asked.master) as spark:
             prepared = prepare(spark, given, asked.out, options)

@@ -28,11 +28,12 @@ from remora.cli.options import (
 )
 from remora.cli.output import print_json, print_line
 from remora.cli.steps import told
+from remora.cli.token_file import token_of
 from remora.model.words import several
 from remora_pipeline.replay.errors import ReplayError
-from remora_pipeline.replay.layout import Options, PreparedDirectory, RunDirectory, Trace
+from remora_pipeline.replay.layout import Options, PreparedDirectory, RunDirectory, Trace, see_folder
 from remora_pipeline.replay.prepared import buckets as buckets_of
-from remora_pipeline.replay.prepared import trace_of
+from remora_pipeline.replay.prepared import see_events, trace_of
 from remora_pipeline.replay.run import job
 from remora_pipeline.replay.run.plan import INGEST, NULL, S3, ReplayPlan, TargetSecrets, checked, taken
 from remora_pipeline.replay.run.progress import Reading, shown
@@ -224,6 +225,7 @@ def run_command(prepared: Path, asked: _RunOptions) -> None:
     }  # fmt: skip
     source, run = PreparedDirectory(prepared), RunDirectory(asked.out)
     trace = trace_of(source)
+    see_events(source)
     parts = asked.parts
     if asked.resume:
         plan, parts = job.resumed(plan, run, trace, parts)
@@ -245,6 +247,7 @@ def run_command(prepared: Path, asked: _RunOptions) -> None:
         with told() as tell:
             tell(f"asking {address or 'nobody'} whether it takes the events")
             plan, _ = asyncio.run(check(plan))
+            see_folder(run.path)
             tell("starting Spark")
             spark = stack.enter_context(session("replay run", master=asked.master, light=True, settings=ONCE))
         reading = Reading(run, since_us=plan.started_us if not asked.resume else time.time_ns() // 1000)
@@ -285,7 +288,7 @@ def _target(ingest: str | None, s3: str | None, *, null: bool) -> tuple[str, str
 
 def _credentials(target: str, token_file: Path | None, environment: Mapping[str, str]) -> TargetSecrets:
     if target == INGEST:
-        return TargetSecrets(token=token_file.read_text().strip() if token_file else "")
+        return TargetSecrets(token=token_of(token_file))
     if target == NULL:
         return TargetSecrets()
     access, secret = environment.get("AWS_ACCESS_KEY_ID", ""), environment.get("AWS_SECRET_ACCESS_KEY", "")

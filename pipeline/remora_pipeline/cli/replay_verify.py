@@ -32,12 +32,13 @@ from remora.model.exits import Exit
 from remora.model.words import several
 from remora_pipeline.replay import layout, properties
 from remora_pipeline.replay.errors import ReplayRefused
-from remora_pipeline.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource, extent
+from remora_pipeline.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource
 from remora_pipeline.replay.layout import ReplayRun, RunDirectory
 from remora_pipeline.replay.loop import ReplayLoop
 from remora_pipeline.replay.results import FAIL, INVALID, TopicVerdict
 from remora_pipeline.replay.session import session
 from remora_pipeline.replay.spark_stages import running_stage
+from remora_pipeline.replay.verify.first_look import see_files, see_topics
 from remora_pipeline.replay.verify.job import verify_run, verify_topic
 from remora_pipeline.replay.verify.judgement import VerdictRules
 from remora_pipeline.replay.verify.kafka import FreezeWait, Frozen
@@ -205,6 +206,7 @@ def verify(run: Path | None, asked: _VerifyOptions) -> None:
         ended=asked.ended,
         draws=asked.draws,
     )
+    see_files(question, RunDirectory(run) if run else None)
     if asked.is_dry:
         _say_what_would_be_read(question, run)
         return
@@ -212,7 +214,7 @@ def verify(run: Path | None, asked: _VerifyOptions) -> None:
         tell(f"looking for topic {question.source.topic} at {question.source.bootstrap}")
         with _quiet("aiokafka"):
             # Spark takes long to start, and nothing can be judged without the topic.
-            light = extent(question.source) <= SMALL
+            light = see_topics(question) <= SMALL
         if (directory := asked.out or run) is not None:
             layout.see_folder(RunDirectory(directory).verdict.parent)
         tell("starting Spark")

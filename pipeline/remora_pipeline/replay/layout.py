@@ -183,7 +183,7 @@ def read(path: Path, kind: type[T]) -> T:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as exc:
         raise ReplayRefused(f"{path}: {exc.strerror or exc}") from exc
-    except msgspec.DecodeError as exc:
+    except (ValueError, RecursionError) as exc:  # the former also of what is not UTF-8
         raise ReplayRefused(f"{path}: {exc}") from exc
 
 

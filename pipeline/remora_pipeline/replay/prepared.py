@@ -37,14 +37,19 @@ def buckets(prepared: PreparedDirectory) -> set[str]:
 
 def read_events(spark: SparkSession, prepared: PreparedDirectory) -> DataFrame:
     """The prepared events. Raises ReplayRefused for files of another shape, or that cannot be read."""
+    see_events(prepared)
+    with in_one_line():
+        return spark.read.schema(EVENT).parquet(pattern(prepared.events))
+
+
+def see_events(prepared: PreparedDirectory) -> None:
+    """Raise ReplayRefused for events that are none: files of another shape, or that cannot be read."""
     with _reading(prepared):
         # Not asked of Spark, which starts a job for it.
         kinds = {field.name: field.dataType for field in from_arrow_schema(ds.dataset(prepared.events).schema)}
     for field in EVENT:
         if kinds.get(field.name) != field.dataType:
             raise ReplayRefused(f"{prepared.events}: the column {field.name} is not {field.dataType.simpleString()}")
-    with in_one_line():
-        return spark.read.schema(EVENT).parquet(pattern(prepared.events))
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def pairs(path: Path) -> dict[str, str]:
 
 def _entries(path: Path, understood: frozenset[str] | None) -> Iterator[tuple[str, str]]:
     try:
-        lines = path.read_text().replace("\\\n", "").splitlines()
+        lines = path.read_text("utf-8-sig").replace("\\\n", "").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         raise ReplayRefused(f"{path}: cannot be read: {exc}") from exc
     for number, line in enumerate(lines, 1):
@@ -70,8 +70,8 @@ def _context(settings: Mapping[str, str]) -> ssl.SSLContext:
         raise ReplayRefused("ssl.truststore.type: must be PEM")
     try:
         context = ssl.create_default_context(cafile=location)
-    except OSError as exc:
-        raise ReplayRefused(f"ssl.truststore.location: {exc}") from exc
+    except (OSError, ValueError) as exc:  # the latter for a name that no file can have
+        raise ReplayRefused(f"ssl.truststore.location: {location}: {exc}") from exc
     # An empty algorithm has Kafka's clients not compare names.
     context.check_hostname = settings.get("ssl.endpoint.identification.algorithm", "https") != ""
     return context

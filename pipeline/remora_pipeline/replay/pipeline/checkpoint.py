@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.kafka_source import Offsets
 
 _MOST_NAMED = 3
@@ -28,6 +29,21 @@ def reached(checkpoint: Path, topic: str, batch: int) -> dict[int, int]:
     return _ends(checkpoint / "offsets" / str(batch), topic)
 
 
+def gone(landed: Mapping[int, int], first: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """The offsets of each partition that have not landed and that Kafka no longer has; of those that lack any."""
+    return {number: (end, first[number]) for number, end in landed.items() if end < first.get(number, end)}
+
+
+def refuse_gone(topic: str, landed: Mapping[int, int], first: Mapping[int, int]) -> None:
+    """Raise ReplayRefused where records are gone that have not landed."""
+    if lost := gone(landed, first):
+        number, (end, begin) = min(lost.items())
+        raise ReplayRefused(
+            f"topic {topic}: records that have not landed are gone; what is left lands with --skip-lost:"
+            f" partition {number} offsets {end} to {begin - 1}"
+        )
+
+
 def named(offsets: Offsets) -> str:
     """The offsets in words, of the first partitions that have any: `partition 0 offsets 5 to 9`."""
     some = {number: span for number, span in offsets.items() if span[0] < span[1]}
@@ -41,5 +57,5 @@ def _ends(path: Path, topic: str) -> dict[int, int]:
     try:
         told = msgspec.json.decode(path.read_bytes().splitlines()[-1], type=dict[str, dict[int, int]])
         return told[topic]
-    except (OSError, IndexError, KeyError, msgspec.DecodeError) as exc:
+    except (OSError, LookupError, ValueError, RecursionError) as exc:
         raise ReplayError(f"{path}: is not as Spark writes it: {exc}") from exc

@@ -22,7 +22,7 @@ from remora_pipeline.replay.errors import ReplayError, ReplayRefused, named_by_p
 from remora_pipeline.replay.kafka_source import KafkaSource, Offsets, beginnings, first_far, read
 from remora_pipeline.replay.paths import location
 from remora_pipeline.replay.patience import patiently
-from remora_pipeline.replay.pipeline.checkpoint import named, offsets_of
+from remora_pipeline.replay.pipeline.checkpoint import named, offsets_of, reached, refuse_gone
 from remora_pipeline.replay.pipeline.columns import PARSED
 from remora_pipeline.replay.pipeline.directory import Commit, LandedDirectory, Staged
 from remora_pipeline.replay.pipeline.frames import kept_aside, landed, notifications
@@ -77,9 +77,22 @@ def land(
                         where = f"topic {plan.source.topic}: partition {number} begins with offset {first}"
                         noted(f"{where}: what Kafka had before is gone")
             directory.recover()
+            _see_what_is_left(plan, directory)
             with session("pipeline land", master=master, kafka=True) as spark, writing(spark):
                 _stream(spark, plan, _Sink(plan, directory, told), stop)
         return directory.commit()
+
+
+def _see_what_is_left(plan: LandingPlan, directory: LandedDirectory) -> None:
+    """Raise ReplayRefused where Kafka no longer has what lands next."""
+    batch = directory.commit().batch
+    if batch < 0 or plan.skip_lost:
+        return
+    try:
+        landed = reached(plan.checkpoint, plan.source.topic, batch)
+    except ReplayError:  # an older checkpoint, which Spark goes on with and `has` then refuses
+        return
+    refuse_gone(plan.source.topic, landed, beginnings(plan.source))
 
 
 def _stream(spark: SparkSession, plan: LandingPlan, sink: _Sink, stop: Event | None) -> None:

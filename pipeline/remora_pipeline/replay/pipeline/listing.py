@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.paths import pattern
 from remora_pipeline.replay.pipeline.findings import LISTED
+from remora_pipeline.replay.prepare.sources import found as files_of
+from remora_pipeline.replay.prepare.sources import head
 
 _NAMES = {
     "key": ("key",),
@@ -57,6 +63,27 @@ def form_of(path: Path) -> str:
     raise ReplayRefused(f"{path}: is not .parquet, .csv, .json, .ndjson or .jsonl, nor a folder of Parquet")
 
 
+def see_listing(path: Path) -> None:
+    """Raise ReplayRefused for a listing of no form, and, as far as it begins so, for one that is none: a file that
+    cannot be read, one without the columns that are needed, and JSON that is no line of an object."""
+    form = form_of(path)
+    if form == "parquet":
+        try:
+            _refuse_lacking(ds.dataset(path, format="parquet").schema.names, str(path))
+        except (OSError, pa.ArrowException) as exc:
+            raise ReplayRefused(f"{path}: {str(exc).partition(chr(10))[0]}") from exc
+        return
+    begin = head(files_of([path])[0]).split(b"\n", 1)[0]
+    if form == "csv":
+        names = next(csv.reader([begin.decode(errors="replace").strip()]), [])
+        _refuse_lacking(names, str(path))
+    elif begin.strip():
+        try:
+            msgspec.json.decode(begin, type=dict[str, object])
+        except (ValueError, RecursionError) as exc:
+            raise ReplayRefused(f"{path}: its first line is no object of JSON: {exc}") from exc
+
+
 def listed_in_file(spark: SparkSession, path: Path) -> DataFrame:
     """A listing in a file or folder: Parquet, CSV with a head, or JSON lines, by its name; also compressed."""
     match form_of(path):
@@ -96,11 +123,13 @@ def manifest_of(path: Path) -> Manifest:
         schema, kind = str(told["fileSchema"]), str(told["fileFormat"])
         files = tuple(_beside(path, str(each["key"])) for each in told["files"])
         bucket = str(told["sourceBucket"])
-    except (ValueError, KeyError, TypeError, OverflowError) as exc:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as exc:
         raise ReplayRefused(f"{path}: is no manifest of S3 Inventory: {exc!r}") from exc
     if kind not in _FORMATS:
         raise ReplayRefused(f"{path}: fileFormat is {kind}, not CSV, ORC or Parquet")
     columns = tuple(name.strip() for name in schema.split(",")) if kind == "CSV" else ()
+    if files and columns:
+        _refuse_lacking(columns, str(path))
     return Manifest(bucket, kind, columns, files, int(made.timestamp() * 1_000_000))
 
 
@@ -117,8 +146,7 @@ def _current(found: DataFrame, what: str, *, is_encoded: bool) -> DataFrame:
     """The current objects among listed versions, whatever their columns are called. Raises ReplayRefused."""
     there = {name.lower(): name for name in found.columns}
     columns = {ours: F.col(f"`{there[name]}`") for ours, names in _NAMES.items() for name in names if name in there}
-    if lacking := [name for name in _NEEDED if name not in columns]:
-        raise ReplayRefused(f"{what}: has no column {' and no '.join(lacking)}; it has {', '.join(found.columns)}")
+    _refuse_lacking(found.columns, what)
     is_current = F.lit(True)
     if "is_latest" in columns:
         is_current = F.lower(columns["is_latest"].cast("string")) == "true"
@@ -136,6 +164,13 @@ def _current(found: DataFrame, what: str, *, is_encoded: bool) -> DataFrame:
     )
     _refuse_odd(listed, what)
     return listed.select(*LISTED.names)
+
+
+def _refuse_lacking(names: Sequence[str], what: str) -> None:
+    """Raise ReplayRefused for columns among which one is not that is needed."""
+    there = {name.lower() for name in names}
+    if lacking := [ours for ours in _NEEDED if there.isdisjoint(_NAMES[ours])]:
+        raise ReplayRefused(f"{what}: has no column {' and no '.join(lacking)}; it has {', '.join(names)}")
 
 
 def _refuse_odd(listed: DataFrame, what: str) -> None:

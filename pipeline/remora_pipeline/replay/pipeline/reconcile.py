@@ -100,9 +100,9 @@ def reconcile(
             raise ReplayRefused(f"{plan.out}: is the reconcile of bucket {made.bucket}, not of {plan.bucket}")
         return made
     directory.refuse_others()
-    see_folder(plan.out)
     with named_by_path(plan.out):
         ask_first(plan, directory)
+        see_folder(plan.out)
         with (
             session("pipeline reconcile", master=master, memory=plan.memory, settings=SETTINGS) as spark,
             writing(spark),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.layout import read
 from remora_pipeline.replay.pipeline.directory import LandedDirectory, Landing
-from remora_pipeline.replay.pipeline.listing import Manifest, form_of, manifest_of
+from remora_pipeline.replay.pipeline.listing import Manifest, manifest_of, see_listing
 from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
 from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora_pipeline.replay.run.targets.s3 import Gateway
@@ -55,7 +55,7 @@ def ask_first(plan: ReconcilePlan, directory: ReconciledDirectory) -> None:
     if plan.manifest is not None:
         refuse_what_is_to_come(str(plan.manifest), manifest_for(plan, plan.manifest).made_us, plan.grace_s)
     elif plan.listing is not None:
-        form_of(plan.listing)
+        see_listing(plan.listing)
         refuse_what_is_to_come(str(plan.listing), listed_at_us(plan, plan.listing), plan.grace_s)
     elif not is_listed(plan, directory):
         from remora_pipeline.replay.pipeline.s3_objects import see_bucket  # its libraries take a second to load

@@ -10,12 +10,15 @@ are compared within one incarnation of a queue, as (turn, place): on RADOS a tur
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.sql.window import Window
 
+from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.paths import pattern
 from remora_pipeline.replay.verify.records import positions_of_headers, split_number, split_position
 from remora_pipeline.replay.verify.seams import ends_of_parents
@@ -29,9 +32,39 @@ _QUEUE = ("shard", "incarnation")
 _OFFSET_BITS = 44
 """Enough for any offset; the partition stands above them."""
 
+_MOST_SEEN = 32 << 20
+"""Bytes of a file of dead letters that are looked at before Spark starts."""
+
+Place = Annotated[str, msgspec.Meta(pattern=r"(\A|:)[0-9]{1,18}/[0-9]{1,18}\Z")]
+"""A turn and a place, whatever stands before its last colon."""
+
 _LETTER_FILE = StructType(
     [StructField(name, StringType()) for name in ("queue", "incarnation", "position", "next_position", "sequence")]
 )
+
+
+class ShownLetter(msgspec.Struct, frozen=True):
+    """What of a dead letter `remora dlq list --json` tells the chain."""
+
+    queue: str
+    incarnation: str
+    position: Place
+    next_position: Place
+    sequence: str | None = None
+
+
+def see_letters(path: Path) -> None:
+    """Raise ReplayRefused for a file that `remora dlq list --json` has not written. Of a large one only the beginning
+    is looked at here; the rest is Spark's to read."""
+    with path.open("rb") as file:
+        begin = file.read(_MOST_SEEN + 1)
+    try:
+        if len(begin) <= _MOST_SEEN:
+            msgspec.json.decode(begin, type=list[ShownLetter])
+        elif not begin.lstrip().startswith(b"["):
+            raise ValueError("it is no list")
+    except (ValueError, RecursionError) as exc:
+        raise ReplayRefused(f"{path}: is not what `remora dlq list --json` writes: {exc}") from exc
 
 
 def letters_of_file(spark: SparkSession, path: Path) -> DataFrame:

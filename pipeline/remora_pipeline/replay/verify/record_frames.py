@@ -110,12 +110,17 @@ def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
     return chain.letters_of_topic(read(spark, source, offsets))
 
 
-def events_of(spark: SparkSession, run: ReplayRun) -> DataFrame:
-    """The events of the trace that was replayed. Raises ReplayRefused where it was prepared anew since."""
+def see_trace(run: ReplayRun) -> PreparedDirectory:
+    """The trace that was replayed. Raises ReplayRefused where it was prepared anew since."""
     prepared = PreparedDirectory(Path(run.prepared))
     if layout.read(prepared.trace, layout.Trace) != run.trace:
         raise ReplayRefused(f"{prepared.path}: is not what was replayed: it was prepared anew")
-    events = read_events(spark, prepared)
+    return prepared
+
+
+def events_of(spark: SparkSession, run: ReplayRun) -> DataFrame:
+    """The events of the trace that was replayed. Raises ReplayRefused where it was prepared anew since."""
+    events = read_events(spark, see_trace(run))
     cap = run.options.get("size_cap")
     if run.target != "s3" or not isinstance(cap, int):
         return events
@@ -124,14 +129,20 @@ def events_of(spark: SparkSession, run: ReplayRun) -> DataFrame:
     return events.select(*[sent.alias(name) if name == "size" else F.col(name) for name in events.columns])
 
 
-def journal_of(spark: SparkSession, directory: RunDirectory) -> DataFrame:
-    """All journals as one table. A line that was cut off at the end of a file proves nothing, and is passed over."""
+def see_journals(directory: RunDirectory) -> list[Path]:
+    """The journals of a run that has ended. Raises ReplayRefused where there are none, or one is still written."""
     found = journals(directory)
     if not found:
         raise ReplayRefused(f"{directory.journal}: there are no journals")
     for path in found:
         if is_written(path):
             raise ReplayRefused(f"{path}: is still written: wait until the replay has ended")
+    return found
+
+
+def journal_of(spark: SparkSession, directory: RunDirectory) -> DataFrame:
+    """All journals as one table. A line that was cut off at the end of a file proves nothing, and is passed over."""
+    found = see_journals(directory)
     schema = StructType([*JOURNAL.fields, StructField("broken", StringType())])
     reader = (
         spark.read.schema(schema).option("columnNameOfCorruptRecord", "broken").option("recursiveFileLookup", "true")

@@ -97,12 +97,18 @@ def _shards(topic: ShownTopic) -> dict[int, int]:
     return found | {each.generation: each.shards for each in topic.layouts}
 
 
-def ends_of_file(spark: SparkSession, path: Path) -> DataFrame:
-    """The ends that `remora topic show --json` wrote: `child` and the `after` of its first record, with a `parent` as
-    `remora-after` names one. Raises ReplayRefused."""
+def families_of_file(path: Path) -> Families:
+    """The same by what `remora topic show --json` wrote. Raises ReplayRefused."""
     found = families(layout.read(path, ShownTopic))
     if not found.ends:
         raise ReplayRefused(f"{path}: names no shard that has ended")
+    return found
+
+
+def ends_of_file(spark: SparkSession, path: Path) -> DataFrame:
+    """The ends that `remora topic show --json` wrote: `child` and the `after` of its first record, with a `parent` as
+    `remora-after` names one. Raises ReplayRefused."""
+    found = families_of_file(path)
     children = spark.createDataFrame(list(found.children), _CHILD)
     return children.join(spark.createDataFrame(list(found.ends), _END), on="family", how="inner").select(
         "child", "after", "parent"

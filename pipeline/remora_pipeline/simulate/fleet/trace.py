@@ -42,6 +42,6 @@ def counts(folder: str, shards: int, step_s: float, speed: float) -> list[Counte
             names = [f"{bucket}:{key}".encode() for bucket, key in zip(buckets, keys, strict=True)]
             for time_us, number in zip(times, shards_of(names, shards) if names else (), strict=True):
                 steps[int((time_us - first_us) / 1e6 / speed // step_s)][number] += 1
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as exc:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as exc:
         raise ConfigError("load.trace", f"{folder} is no prepared trace: {str(exc).partition(chr(10))[0]}") from exc
     return [steps[place] for place in range(max(steps, default=-1) + 1)]

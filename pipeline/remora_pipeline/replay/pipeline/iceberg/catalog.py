@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -25,8 +26,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from requests.exceptions import ConnectionError as NotConnected
 from requests.exceptions import InvalidURL, RequestException, Timeout
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy import inspect, make_url
+from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 
@@ -34,6 +35,9 @@ FORMS = "https://HOST/... (REST), jdbc:postgresql://HOST/DATABASE or jdbc:sqlite
 """The catalogs that there are."""
 
 _SQLITE = "jdbc:sqlite:"
+
+_MAKES_NOTHING = {"init_catalog_tables": "false"}
+"""Of a database: pyiceberg makes its own tables in one that has none."""
 
 _MAGIC = b"SQLite format 3\0"
 """How each database of SQLite begins that is not empty: https://www.sqlite.org/fileformat2.html."""
@@ -72,7 +76,7 @@ class LakeAddress:
     def connected(self, *, makes: bool = True) -> Catalog:
         """The catalog. Raises ReplayRefused for an address of no known form, for a file that is no database of SQLite,
         and for one that is not there unless this `makes` it; ReplayError for a package that the catalog needs and that
-        is not installed, and for a server that is no catalog.
+        is not installed, and for a server that is no catalog. Without `makes` an empty database stays empty.
         """
         known = dict(self.properties) | ({"warehouse": self.warehouse} if self.warehouse else {})
         name = known.pop("catalog-name", "remora")
@@ -86,7 +90,7 @@ class LakeAddress:
             if {"#", "?"} & set(known.get("warehouse", "")):  # what stands behind these is in the name of no file
                 raise ReplayRefused(f"{known['warehouse']}: a warehouse is named without '#' and '?'")
             try:
-                return load_catalog(name, **(known | address))
+                return load_catalog(name, **(known | address | ({} if makes else _MAKES_NOTHING)))
             except (AttributeError, TypeError) as exc:
                 if address["type"] != "rest":
                     raise
@@ -210,8 +214,12 @@ def existing(catalog: Catalog, lake: LakeAddress, name: str) -> Table | None:
     with told_as(lake.uri):
         try:
             table = catalog.load_table(lake.named(name))
-        except NoSuchTableError:
+        except (NoSuchTableError, NoSuchNamespaceError):
             return None
+        except (OperationalError, ProgrammingError):
+            if not isinstance(catalog, SqlCatalog) or inspect(catalog.engine).has_table(IcebergTables.__tablename__):
+                raise
+            return None  # a database in which no catalog is
     if table.properties.get(_FORM) != name:
         raise ReplayRefused(f"{lake.named(name)}: is a table of another form; choose another --namespace")
     return table

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
@@ -22,6 +22,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles, _SnapshotProducer
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+
+T = TypeVar("T")
 
 _KEY = "remora.landed"
 _PREFIX = "remora."
@@ -43,9 +45,19 @@ class LandedOffsets(msgspec.Struct, frozen=True):
 
 
 def landed_in(table: Table, at: Snapshot | None = None) -> LandedOffsets:
-    """What has landed in a table, or had by a snapshot. Raises ReplayRefused where its snapshots no longer say."""
+    """What has landed in a table, or had by a snapshot. Raises ReplayRefused where its snapshots do not say."""
     said = carried(table, at).get(_KEY)
-    return msgspec.json.decode(said, type=LandedOffsets) if said else LandedOffsets()
+    return understood(table, said, LandedOffsets) if said else LandedOffsets()
+
+
+def understood(table: Table, said: str, kind: type[T]) -> T:
+    """What a snapshot says of remora's. Raises ReplayRefused where another program has changed it."""
+    try:
+        return msgspec.json.decode(said, type=kind)
+    except (ValueError, RecursionError) as exc:
+        raise ReplayRefused(
+            f"{'.'.join(table.name())}: a snapshot does not say what has landed as remora does: {exc}"
+        ) from exc
 
 
 def carried(table: Table, at: Snapshot | None = None) -> dict[str, str]:

@@ -26,7 +26,7 @@ from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
 from remora_pipeline.replay.pipeline.frames import current_objects
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, made, told_as
-from remora_pipeline.replay.pipeline.iceberg.commits import COMPACTED, FileChange, carried, commit
+from remora_pipeline.replay.pipeline.iceberg.commits import COMPACTED, FileChange, carried, commit, understood
 from remora_pipeline.replay.pipeline.iceberg.files import FileSelection, object_ids, planned, read, write
 from remora_pipeline.replay.pipeline.iceberg.renewal import IS_THERE, PART, part_of, renewed
 from remora_pipeline.replay.pipeline.iceberg.tables import (
@@ -88,10 +88,10 @@ def take_in_lake(
         raise ReplayRefused(f"{lake.named(EVENTS)}: nothing has landed there")
     inventory = made(catalog, lake, INVENTORY, FORMS[INVENTORY], {})
     said = _said_in(inventory)
-    if said is not None and _position(said).journal == head.snapshot_id and not whole:
+    since = None if said is None or whole else understood(inventory, said, InventoryPosition).journal
+    if since == head.snapshot_id:
         return LakeInventory(_objects(inventory), is_new=False)
-    is_kept_up = said is not None and not whole and _is_by_parts(inventory)
-    added = _added(journal, head, _position(said).journal) if said is not None and is_kept_up else None
+    added = None if since is None or not _is_by_parts(inventory) else _added(journal, head, since)
     with (
         session("pipeline inventory", master=master, memory=memory) as spark,
         writing(spark),
@@ -123,10 +123,6 @@ def _is_by_parts(inventory: Table) -> bool:
     specs = {*(task.file.spec_id for task in inventory.scan().plan_files()), inventory.spec().spec_id}
     first = [inventory.specs()[spec_id].fields[:1] for spec_id in specs]
     return all(fields and (fields[0].source_id, fields[0].transform) == (key, ours) for fields in first)
-
-
-def _position(said: str) -> InventoryPosition:
-    return msgspec.json.decode(said, type=InventoryPosition)
 
 
 def _objects(inventory: Table) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-import msgspec
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +14,7 @@ from pyspark.sql.types import StructType
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.pipeline.columns import EVENT, OBJECT
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
-from remora_pipeline.replay.pipeline.iceberg.commits import carried, landed_in
+from remora_pipeline.replay.pipeline.iceberg.commits import carried, landed_in, understood
 from remora_pipeline.replay.pipeline.iceberg.files import FileSelection, planned, read
 from remora_pipeline.replay.pipeline.iceberg.inventory import SAID, InventoryPosition
 from remora_pipeline.replay.pipeline.iceberg.tables import EVENTS, INVENTORY, as_landed, by_lake_names
@@ -37,7 +36,9 @@ def tables_there(lake: LakeAddress) -> tuple[Table, Table]:
     """The inventory and the journal. Raises ReplayRefused where there is none."""
     catalog = lake.connected(makes=False)
     inventory, journal = (existing(catalog, lake, name) for name in (INVENTORY, EVENTS))
-    if inventory is None or journal is None:
+    if journal is None:
+        raise ReplayRefused(f"{lake.named(EVENTS)}: there is none; `remora pipeline land` makes it")
+    if inventory is None:
         raise ReplayRefused(f"{lake.named(INVENTORY)}: there is none; `remora pipeline inventory` makes it")
     return inventory, journal
 
@@ -58,7 +59,7 @@ def tables_of_bucket(spark: SparkSession, lake: LakeAddress, bucket: str, tenant
 def _inventoried(inventory: Table, journal: Table) -> int:
     """The last batch that an inventory goes up to; -1 where the journal no longer knows."""
     said = carried(inventory).get(SAID)
-    at = None if said is None else journal.snapshot_by_id(msgspec.json.decode(said, type=InventoryPosition).journal)
+    at = None if said is None else journal.snapshot_by_id(understood(inventory, said, InventoryPosition).journal)
     with suppress(ReplayRefused):
         return -1 if at is None else landed_in(journal, at).batch
     return -1

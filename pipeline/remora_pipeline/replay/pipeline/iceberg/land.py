@@ -19,13 +19,13 @@ from pyspark.sql import SparkSession
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.kafka_source import KafkaSource, Offsets, read, spans
 from remora_pipeline.replay.patience import patiently
-from remora_pipeline.replay.pipeline.checkpoint import named
+from remora_pipeline.replay.pipeline.checkpoint import named, refuse_gone
 from remora_pipeline.replay.pipeline.columns import BAD
 from remora_pipeline.replay.pipeline.frames import kept_aside, landed, notifications
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, made, told_as
 from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
 from remora_pipeline.replay.pipeline.iceberg.files import write
-from remora_pipeline.replay.pipeline.iceberg.offsets import gone, next_offsets
+from remora_pipeline.replay.pipeline.iceberg.offsets import next_offsets
 from remora_pipeline.replay.pipeline.iceberg.tables import ASIDE, EVENTS, FORMS, journal_rows, lake_rows
 from remora_pipeline.replay.pipeline.land import PATIENCE_S, hearing_signals
 from remora_pipeline.replay.pipeline.spark import writing
@@ -84,6 +84,9 @@ def land_in_lake(
         _refuse_another(plan, table, name, identity)
     before = landed_in(tables.events)
     last = None if plan.interval_s is not None else _ends(spans(plan.source))
+    with told_as(plan.lake.uri):
+        if _next(plan, tables, last) is None and plan.interval_s is None:
+            return before, before  # and Spark takes long to start
     with (
         session("pipeline land", master=master, kafka=True) as spark,
         writing(spark),
@@ -119,12 +122,8 @@ def _next(plan: LakePlan, tables: _Tables, last: Mapping[int, int] | None) -> _B
     before, aside = landed_in(tables.events), landed_in(tables.aside)
     there = spans(plan.source, PATIENCE_S)
     first = {number: begin for number, (begin, _) in there.items()}
-    if (lost := gone(before.ends, first)) and not plan.skip_lost:
-        number, (end, begin) = min(lost.items())
-        raise ReplayRefused(
-            f"topic {plan.source.topic}: records that have not landed are gone; what is left lands with --skip-lost:"
-            f" partition {number} offsets {end} to {begin - 1}"
-        )
+    if not plan.skip_lost:
+        refuse_gone(plan.source.topic, before.ends, first)
     if aside.batch > before.batch:  # killed between its two commits: the same records once more
         return _Batch(next_offsets(before.ends, first, aside.ends, sys.maxsize), before, is_aside_there=True)
     offsets = next_offsets(before.ends, first, last or _ends(there), plan.batch)

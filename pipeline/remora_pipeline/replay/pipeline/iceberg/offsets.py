@@ -7,11 +7,6 @@ from collections.abc import Mapping
 from remora_pipeline.replay.kafka_source import Offsets
 
 
-def gone(landed: Mapping[int, int], first: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """The offsets of each partition that have not landed and that Kafka no longer has; of those that lack any."""
-    return {number: (end, first[number]) for number, end in landed.items() if end < first.get(number, end)}
-
-
 def next_offsets(landed: Mapping[int, int], first: Mapping[int, int], ends: Mapping[int, int], most: int) -> Offsets:
     """What has not landed, `most` offsets at most: divided as the partitions have them. Partitions without any are left
     out; one that has any gets at least one."""

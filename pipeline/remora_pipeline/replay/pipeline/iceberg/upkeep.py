@@ -64,7 +64,7 @@ def maintain(plan: UpkeepPlan, tell: Callable[[str], None] = lambda _: None) -> 
     catalog = plan.lake.connected(makes=False)
     tables = [(name, table) for name in (EVENTS, ASIDE, INVENTORY) if (table := existing(catalog, plan.lake, name))]
     if not tables:
-        raise ReplayRefused(f"{plan.lake.namespace}: there are no tables of remora's in this namespace")
+        raise ReplayRefused(f"{plan.lake.named(EVENTS)}: there is none; `remora pipeline land` makes it")
     with told_as(plan.lake.uri):
         return [_maintained(plan, catalog, name, table, tell) for name, table in tables]
 
