@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, made
+from remora_pipeline.replay.pipeline.iceberg.files import data_files
 from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -32,7 +32,7 @@ def files(of: Table, *rows: dict[str, Any]) -> list[DataFile]:
     """Rows as data files, which belong to the table when they are committed; what a row leaves out is null."""
     schema = of.schema().as_arrow()
     arrow = pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
-    return list(_dataframe_to_data_files(of.metadata, arrow, of.io))
+    return list(data_files(of.metadata, arrow, of.io))
 
 
 def event(number: int, **changes: Any) -> dict[str, Any]:

@@ -31,6 +31,40 @@ def land(journal: Table, *offsets: int, bucket: str = "photos") -> None:
     append(journal, files(journal, *[event(each, bucket=bucket) for each in offsets]), before, after)
 
 
+def test_a_bucket_of_any_name_lands_and_is_maintained(tmp_path: Path) -> None:
+    """A name that is too long for a folder, or no name of one, stops no landing; two that only end otherwise have
+    folders of their own."""
+    journal = table(tmp_path, "events")
+    names = ["x" * 300, "x" * 299 + "y", "\u00fc" * 100, "..", "a/b", "\0", "a b", "z" * 190]
+    for offset, name in enumerate(name for name in names for _ in range(2)):
+        land(journal, offset, bucket=name)
+    before = rows(journal, "offset", "bucket")
+
+    (done,) = maintain(UpkeepPlan(lake(tmp_path), keep_s=0, orphans_s=-60))
+
+    assert (done.compacted, done.files) == (2 * len(names), len(names))
+    assert rows(journal, "offset", "bucket") == before
+    folders = {Path(task.file.file_path).parent.name for task in journal.scan().plan_files()}
+    assert len(folders) == len(names)
+    assert max(map(len, folders)) == 200
+    assert "bucket=" + "z" * 190 in folders
+    assert "write.py-location-provider.impl" not in journal.properties
+
+
+def test_who_says_where_files_lie_is_heard(tmp_path: Path) -> None:
+    """A table whose files somebody wants elsewhere has them there."""
+    journal = table(tmp_path, "events")
+    with journal.transaction() as change:
+        change.set_properties(
+            {"write.object-storage.enabled": "true", "write.object-storage.partitioned-paths": "false"}
+        )
+
+    land(journal, 0, bucket="x" * 300)
+
+    (task,) = journal.scan().plan_files()
+    assert "bucket=" not in task.file.file_path
+
+
 def test_maintained_tables_have_the_same_rows(tmp_path: Path) -> None:
     """Small files of a partition become one, snapshots and files of no table go when they are old, and the landing goes
     on behind what it had landed; a second run finds nothing to do."""
@@ -96,12 +130,13 @@ def test_a_run_is_bounded(tmp_path: Path) -> None:
 
 
 def test_where_there_are_no_tables(tmp_path: Path) -> None:
-    """A catalog that is not there is refused and not made, and a namespace without tables of remora's by its name."""
+    """A catalog that is not there is refused and not made, and a namespace without tables of remora's by the name of
+    one."""
     with pytest.raises(ReplayRefused, match="there is no such file"):
         maintain(UpkeepPlan(lake(tmp_path)))
     assert os.listdir(tmp_path) == []
     lake(tmp_path).connected()
-    with pytest.raises(ReplayRefused, match="remora: there are no tables"):
+    with pytest.raises(ReplayRefused, match=r"^remora\.events: there is none; `remora pipeline land` makes it$"):
         maintain(UpkeepPlan(lake(tmp_path)))
     assert os.listdir(tmp_path) == ["catalog.db"]
 

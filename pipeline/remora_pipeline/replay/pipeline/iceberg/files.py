@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline.iceberg.locations import with_short_folders
 
 FILE = "file binary"
 """The column of rows that tell of files."""
@@ -46,6 +47,11 @@ def object_ids(rows: pa.RecordBatch | pa.Table) -> pa.Array:
     return pc.binary_join_element_wise(*lengths, *names, " ")
 
 
+def data_files(table: TableMetadata, rows: pa.Table, store: FileIO) -> Iterable[DataFile]:
+    """Write rows as files for a table."""
+    return _dataframe_to_data_files(with_short_folders(table), rows, store)
+
+
 class TableInTasks:
     """A table as Spark's tasks know it, which have no catalog."""
 
@@ -57,7 +63,7 @@ class TableInTasks:
         table = TableMetadataUtil.parse_raw(self._metadata)
         store = load_file_io(self._properties, table.location)
         for part in _parts(batches):
-            files = _dataframe_to_data_files(table, part, store)
+            files = data_files(table, part, store)
             yield pa.RecordBatch.from_pydict({"file": [pickle.dumps(file) for file in files]})
 
     def read(self, files: Iterable[bytes], part: FileSelection) -> Iterator[pa.RecordBatch]:

@@ -19,13 +19,14 @@ from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
 from remora_pipeline.replay.pipeline.iceberg.commits import COMPACTED, TRIES, FileChange, carried, commit, telling
+from remora_pipeline.replay.pipeline.iceberg.files import data_files
 from remora_pipeline.replay.pipeline.iceberg.tables import ASIDE, EVENTS, INVENTORY
 
 _FOLDERS = ("data", "metadata")
@@ -135,7 +136,7 @@ def _put_together(table: Table, group: Sequence[DataFile]) -> int:
     scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     rows = scan.to_table([FileScanTask(file) for file in group])
     order = [(name, "ascending") for name in _ORDER if name in rows.schema.names]
-    new = list(_dataframe_to_data_files(table.metadata, rows.sort_by(order), table.io))
+    new = list(data_files(table.metadata, rows.sort_by(order), table.io))
     telling = {**said, COMPACTED: "remora"}
     commit(table, FileChange(new, group), telling, lambda: carried(table) == said, lambda: False)
     return len(new)
