@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, made
-from remora_pipeline.replay.pipeline.iceberg.files import data_files
+from remora_pipeline.replay.pipeline.iceberg.locations import data_files
 from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

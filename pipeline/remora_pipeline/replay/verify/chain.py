@@ -20,7 +20,7 @@ from pyspark.sql.window import Window
 
 from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.paths import pattern
-from remora_pipeline.replay.verify.records import positions_of_headers, split_number, split_position
+from remora_pipeline.replay.verify.records import split_number, split_position
 from remora_pipeline.replay.verify.seams import ends_of_parents
 
 PLACES = ("shard", "incarnation", "turn", "place", "next_turn", "next_place")
@@ -81,11 +81,6 @@ def letters_of_file(spark: SparkSession, path: Path) -> DataFrame:
         next_place.alias("next_place"),
         *split_number("sequence"),
     ).toDF(*LETTERS)
-
-
-def letters_of_topic(raw: DataFrame) -> DataFrame:
-    """Dead letters as remora copies them to a Kafka topic."""
-    return positions_of_headers(raw).select(*LETTERS)
 
 
 def links(records: DataFrame, letters: DataFrame | None, ended: DataFrame | None) -> DataFrame:

@@ -27,7 +27,7 @@ from remora_pipeline.replay.verify import chain, kafka, seams
 from remora_pipeline.replay.verify.deletes import with_deletes
 from remora_pipeline.replay.verify.kafka import FreezeWait, Frozen
 from remora_pipeline.replay.verify.question import JudgedWindow, Question
-from remora_pipeline.replay.verify.records import records
+from remora_pipeline.replay.verify.records import positions_of_headers, records
 
 ROWS_A_TASK = 300_000
 """The records that one task sorts at a time; more spill to disk."""
@@ -107,7 +107,7 @@ def _letters(spark: SparkSession, question: Question) -> DataFrame | None:
         return letters
     source = replace(question.source, topic=question.letters)
     offsets = kafka.freeze(source, None, None, FreezeWait(0, 0, 0)).offsets
-    return chain.letters_of_topic(read(spark, source, offsets))
+    return positions_of_headers(read(spark, source, offsets)).select(*chain.LETTERS)
 
 
 def see_trace(run: ReplayRun) -> PreparedDirectory:

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadataUtil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from remora_pipeline.replay.errors import ReplayRefused
-from remora_pipeline.replay.pipeline.iceberg.locations import with_short_folders
+from remora_pipeline.replay.pipeline.iceberg.locations import data_files
 
 FILE = "file binary"
 """The column of rows that tell of files."""
@@ -45,11 +45,6 @@ def object_ids(rows: pa.RecordBatch | pa.Table) -> pa.Array:
     names = [pc.fill_null(rows[name].cast(pa.string()), "") for name in ("tenant", "bucket", "key")]
     lengths = [pc.binary_length(name).cast(pa.string()) for name in names[:2]]
     return pc.binary_join_element_wise(*lengths, *names, " ")
-
-
-def data_files(table: TableMetadata, rows: pa.Table, store: FileIO) -> Iterable[DataFile]:
-    """Write rows as files for a table."""
-    return _dataframe_to_data_files(with_short_folders(table), rows, store)
 
 
 class TableInTasks:

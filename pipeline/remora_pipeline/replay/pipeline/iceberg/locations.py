@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import SimpleLocationProvider
@@ -29,12 +34,12 @@ _CHOSEN = (TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL, TableProperties.OBJE
 """Properties by which somebody says where a table's files lie."""
 
 
-def with_short_folders(metadata: TableMetadata) -> TableMetadata:
-    """A table's metadata for who writes its files. The property stays out of the table: other programs may write it."""
-    if any(name in metadata.properties for name in _CHOSEN):
-        return metadata
-    properties = {**metadata.properties, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL: _OURS}
-    return metadata.model_copy(update={"properties": properties})
+def data_files(table: TableMetadata, rows: pa.Table, store: FileIO) -> Iterable[DataFile]:
+    """Write rows as files for a table. The table keeps its properties: other programs may write it."""
+    if not any(name in table.properties for name in _CHOSEN):
+        properties = {**table.properties, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL: _OURS}
+        table = table.model_copy(update={"properties": properties})
+    return _dataframe_to_data_files(table, rows, store)
 
 
 def _short(folder: str) -> str:

@@ -26,7 +26,7 @@ from pyiceberg.table import FileScanTask, Table
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, told_as
 from remora_pipeline.replay.pipeline.iceberg.commits import COMPACTED, TRIES, FileChange, carried, commit, telling
-from remora_pipeline.replay.pipeline.iceberg.files import data_files
+from remora_pipeline.replay.pipeline.iceberg.locations import data_files
 from remora_pipeline.replay.pipeline.iceberg.tables import ASIDE, EVENTS, INVENTORY
 
 _FOLDERS = ("data", "metadata")
