@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +19,7 @@ from remora.cli import group
 from remora.model.exits import Exit
 from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 from replay import lakes
+from replay.on_cluster import on_the_cluster
 from replay.test_pipeline_land import headers, notification, producer
 from replay.test_reconcile import listing
 
@@ -30,44 +29,6 @@ pytestmark = [
     pytest.mark.full("Spark in local mode guards the jobs at the gate"),
     pytest.mark.timeout(3600),
 ]
-
-_DRIVER = """
-import os
-import signal
-import sys
-import threading
-import time
-from pathlib import Path
-from pyspark import SparkContext
-from remora.cli import group
-
-def executors(app):
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\\0")
-        except OSError:
-            continue
-        if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in words and app in words:
-            yield int(path.parent.name)
-
-def kill_within_a_stage():
-    while True:
-        time.sleep(0.001)
-        context = SparkContext._active_spark_context
-        if getattr(context, "_jsc", None) is None:  # one that is just being made has none yet
-            continue
-        tracker = context.statusTracker()
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        if any(stage is not None and stage.numActiveTasks for stage in stages):
-            for pid in executors(context.applicationId.encode()):
-                os.kill(pid, signal.SIGKILL)
-                print("killed", pid, file=sys.stderr, flush=True)
-            return
-
-threading.Thread(target=kill_within_a_stage, daemon=True).start()
-group(sys.argv[1:])
-"""
-"""A command as the driver; every executor of its is killed as soon as one of them has a task."""
 
 
 async def send(kafka: Kafka, topic: str, events: int) -> None:
@@ -101,15 +62,6 @@ def jobs(kafka: Kafka, topic: str, folder: Path, listed: Path) -> list[list[str]
             str(folder / "found"),
         ],
     ]
-
-
-def on_the_cluster(cluster: SparkCluster, command: list[str]) -> None:
-    """Run a job with its driver as a process of its own; its executors are killed once."""
-    asked = [sys.executable, "-c", _DRIVER, "pipeline", *command, "--master", cluster.master]
-    done = subprocess.run(asked, env=cluster.env, capture_output=True, text=True, check=False)
-
-    assert "killed" in done.stderr, command
-    assert done.returncode == code_of(command), f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
 
 def code_of(command: list[str]) -> int:
@@ -149,7 +101,7 @@ def test_killed_executors_change_no_row(
         folder.mkdir()
 
     for command in jobs(kafka, topic, there, listed):
-        on_the_cluster(spark_cluster, command)
+        on_the_cluster(spark_cluster, ["pipeline", *command], code=code_of(command))
     request.getfixturevalue("spark")  # only now: one session at a time is enough for a host
     for command in jobs(kafka, topic, here, listed):
         done = CliRunner().invoke(group, ["pipeline", *command])

@@ -53,6 +53,22 @@ def test_odd_rows_of_a_listing_are_refused(spark: SparkSession, tmp_path: Path) 
         listed_in_file(spark, listing(tmp_path, milliseconds, name="listing.json"))
 
 
+def test_a_listing_in_another_encoding_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """CSV with bytes that are no UTF-8 would name other keys; a key with what Spark makes of such is read from Parquet
+    and JSON."""
+    latin = tmp_path / "listing.csv"
+    latin.write_bytes(f"{HEAD}\nH\u00f6he,1,{AT}\n".encode("latin-1"))
+    named = {"key": "H\ufffdhe", "size": 1, "last_modified": AT}
+    pq.write_table(pa.Table.from_pylist([named]), tmp_path / "listing.parquet")
+    as_json = listing(tmp_path, json.dumps(named), name="listing.json")
+
+    with pytest.raises(ReplayRefused, match=r"listing\.csv: 'H.he': its key is not UTF-8, or has U\+FFFD"):
+        listed_in_file(spark, latin)
+
+    for path in (tmp_path / "listing.parquet", as_json):
+        assert [row.key for row in listed_in_file(spark, path).collect()] == ["H\ufffdhe"]
+
+
 def test_a_listing_of_any_objects_is_read(spark: SparkSession, tmp_path: Path) -> None:
     """Line ends and a mark as Windows has them, quoted keys, an object of no bytes and one beyond 32 bits, versions of
     which one is current, and delete markers without a size are read as they are."""

@@ -86,7 +86,7 @@ def see_listing(path: Path) -> None:
 
 def listed_in_file(spark: SparkSession, path: Path) -> DataFrame:
     """A listing in a file or folder: Parquet, CSV with a head, or JSON lines, by its name; also compressed."""
-    match form_of(path):
+    match form := form_of(path):
         case "csv":
             reader = spark.read.option("header", "true").option("mode", "FAILFAST").option("escape", '"')
             found = reader.csv(pattern(path))
@@ -94,7 +94,7 @@ def listed_in_file(spark: SparkSession, path: Path) -> DataFrame:
             found = spark.read.option("mode", "FAILFAST").json(pattern(path))
         case _:
             found = spark.read.parquet(pattern(path))
-    return _current(found, str(path), is_encoded=False)
+    return _current(found, str(path), is_encoded=False, is_csv=form == "csv")
 
 
 def listed_in_inventory(spark: SparkSession, path: Path, manifest: Manifest) -> DataFrame:
@@ -112,7 +112,8 @@ def listed_in_inventory(spark: SparkSession, path: Path, manifest: Manifest) -> 
             found = spark.read.orc(files)
     if found.columns and "bucket" in {name.lower() for name in found.columns}:
         found = found.where(F.col("bucket") == manifest.bucket)
-    return _current(found, str(path), is_encoded=manifest.format == "CSV")
+    is_csv = manifest.format == "CSV"
+    return _current(found, str(path), is_encoded=is_csv, is_csv=is_csv)
 
 
 def manifest_of(path: Path) -> Manifest:
@@ -142,7 +143,7 @@ def _beside(manifest: Path, key: str) -> Path:
     raise ReplayRefused(f"{manifest}: its file {key} is not here; copy the inventory with its folders")
 
 
-def _current(found: DataFrame, what: str, *, is_encoded: bool) -> DataFrame:
+def _current(found: DataFrame, what: str, *, is_encoded: bool, is_csv: bool) -> DataFrame:
     """The current objects among listed versions, whatever their columns are called. Raises ReplayRefused."""
     there = {name.lower(): name for name in found.columns}
     columns = {ours: F.col(f"`{there[name]}`") for ours, names in _NAMES.items() for name in names if name in there}
@@ -162,7 +163,7 @@ def _current(found: DataFrame, what: str, *, is_encoded: bool) -> DataFrame:
         columns["last_modified"].try_cast("timestamp").alias("last_modified"),
         *[columns[name].cast("string").alias(f"told_{name}") for name in _NEEDED],
     )
-    _refuse_odd(listed, what)
+    _refuse_odd(listed, what, is_csv=is_csv)
     return listed.select(*LISTED.names)
 
 
@@ -173,15 +174,17 @@ def _refuse_lacking(names: Sequence[str], what: str) -> None:
         raise ReplayRefused(f"{what}: has no column {' and no '.join(lacking)}; it has {', '.join(names)}")
 
 
-def _refuse_odd(listed: DataFrame, what: str) -> None:
+def _refuse_odd(listed: DataFrame, what: str, *, is_csv: bool) -> None:
     """Raise ReplayRefused with a key that is listed twice, or of which something cannot be as it is told.
 
-    Else it would be sent twice, or be left out as one that changes.
+    Else it would be sent twice, or be left out as one that changes. Of bytes in CSV that are no UTF-8 Spark makes
+    U+FFFD without a word: another key, which is missing, beside the right one, which is extra.
     """
     told = {name: F.coalesce(f"told_{name}", F.lit("missing")) for name in _NEEDED}
     latest = F.lit(datetime.now(UTC) + _AHEAD)
     reason = (
         F.when(F.coalesce(F.length("key"), F.lit(0)) == 0, F.lit("is no key"))
+        .when(F.lit(is_csv) & F.col("told_key").contains("\ufffd"), F.lit("its key is not UTF-8, or has U+FFFD"))
         .when(F.coalesce(F.col("size"), F.lit(-1)) < 0, F.concat(F.lit("its size is "), told["size"]))
         .when(F.col("last_modified").isNull(), F.concat(F.lit("its last_modified is "), told["last_modified"]))
         .when(
