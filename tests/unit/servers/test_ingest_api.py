@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 from hypothesis import given
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from remora.codec.event_entry import decode
+from remora.codec.s3_events import MOST_BUCKET, MOST_KEY
 from remora.codec.shard_hash import shard
 from remora.model import errors
 from remora.model.errors import RemoraError
@@ -28,11 +30,13 @@ from remora.servers.ingest.answers import openapi_document
 from remora.servers.ingest.api import ROUTES, template_of
 from remora.servers.ingest.desk import ONCE
 from remora.servers.ingest.problems import TOO_MANY, RefusedRequest
-from remora.servers.ingest.request_reader import BodyForm, has_lines, rooms_of
+from remora.servers.ingest.request_reader import BodyForm, Event, EventToCome, has_lines, rooms_of
 from support.ingest import PromptStore, ScriptedStore, Site, ingest_site, ndjson, own_topic, record, records
 
 EVENTS = "/v1/topics/t/events"
 RESERVATIONS = "/v1/topics/t/reservations"
+BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "additionalProperties")
+"""What a JSON Schema says of values."""
 
 
 @pytest.fixture(params=[ScriptedStore, PromptStore])
@@ -727,6 +731,28 @@ def test_every_code_of_a_problem_is_in_the_openapi_document() -> None:
 
     assert len(problems.ALL) > 25
     assert [each.code for each in problems.ALL if each.code not in text and each.status not in (404, 405)] == []
+
+
+@pytest.mark.parametrize(("name", "kind"), [("Announced", Event), ("AnnouncedMatching", EventToCome)])
+def test_the_openapi_document_bounds_announced_events_as_the_server_does(name: str, kind: type[Event]) -> None:
+    """Whatever a reservation may say of an event is in the document with just the types and bounds that the server
+    has, save that the document counts the characters of names that the server counts in bytes."""
+    document = json.loads(openapi_document())["components"]["schemas"][name]["properties"]["events"]["items"]
+    (_, kinds) = msgspec.json.schema_components([kind])
+
+    def bounds(schema: dict[str, Any]) -> dict[str, Any]:
+        options = schema.get("anyOf", [schema])
+        found = {key: value for each in options for key, value in each.items() if key in BOUNDS}
+        types = [each["type"] for each in options]
+        return found | {"type": sorted(types if isinstance(types[0], str) else types[0])}
+
+    properties = kinds[kind.__name__]["properties"]
+    assert document["properties"].keys() == properties.keys()
+    for each, schema in properties.items():
+        described = bounds(document["properties"][each])
+        if each in ("bucket", "object"):
+            assert described.pop("maxLength") in (MOST_BUCKET, MOST_KEY)
+        assert described == bounds(schema), each
 
 
 # ---------------------------------------------------------------------------------------------- tokens
