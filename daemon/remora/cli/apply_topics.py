@@ -12,13 +12,13 @@ import click
 from remora import app
 from remora.cli.attributes import HIDDEN, NAMESAKE, differences, shown_arguments
 from remora.cli.declared import Declared, DeclaredFile, load_declared
-from remora.cli.declared_notifications import NotificationStep, planned_notifications, refuse_named
+from remora.cli.declared_notifications import NotificationStep, planned_notifications
 from remora.cli.options import FILE, config_option
 from remora.cli.output import print_line, run_async
 from remora.cli.ways import check_option, require_ways
 from remora.codec.topic import parse_args
 from remora.config import Settings, show_size
-from remora.model.errors import RemoraError, StoreMissing, TopicRefused, TopicUnknown
+from remora.model.errors import RemoraError, StoreMissing, TopicNamed, TopicRefused, TopicUnknown
 from remora.model.exits import Exit, exit_code
 from remora.model.notification import Notification
 from remora.model.shard import Origin
@@ -264,9 +264,10 @@ async def _make(store: ShardStore, topic: Topic) -> None:
 
 
 async def _remove(store: ShardStore, topic: Topic) -> None:
-    await refuse_named(store.notifications, topic.name)
     try:
         await store.own_topics.remove(topic, discard=False)
+    except TopicNamed:
+        raise
     except TopicRefused as exc:
         raise TopicRefused(f"{exc} (`remora topic rm {topic.name}` with --drain, or --discard)") from exc
     except TopicUnknown:

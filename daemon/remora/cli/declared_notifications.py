@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from remora.config import parse_size, show_size, toml_name
-from remora.model.errors import NotificationRefused, TopicRefused
+from remora.model.errors import NotificationRefused
 from remora.model.notification import EventFilter, Notification
 from remora.policy.ingest.notification_rules import refusals, too_many
 from remora.ports.administration import Notifications
@@ -227,12 +227,3 @@ def planned_notifications(
             changes.append(NotificationStep(was, each))
     removals = [NotificationStep(each, None) for each in others.values()] if prune else []
     return [*removals, *changes], [] if prune else sorted(others)
-
-
-async def refuse_named(notifications: Notifications, topic: str) -> None:
-    """Raise TopicRefused, with all their ids, where notifications send to a topic that is to be removed."""
-    named = (await notifications.definitions()).naming(topic)
-    if named:
-        raise TopicRefused(
-            f"topic {topic} stays: notifications send to it ({', '.join(named)}); `remora notification rm` removes one"
-        )

@@ -17,9 +17,8 @@ from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.config import Settings
 from remora.model.errors import NotificationRefused
 from remora.model.notification import Definitions, EventFilter, Happening, Notification
-from remora.model.shard import Origin
 from remora.policy.ingest.matcher import Matcher
-from remora.policy.ingest.notification_rules import overlaps, refusals, unknown_topics
+from remora.policy.ingest.notification_rules import overlaps, refusals
 from remora.ports.store import ShardStore
 
 
@@ -130,9 +129,6 @@ def create_command(
 
     async def work() -> Definitions:
         async with app.store_of(settings) as store:
-            own = [each.name for each in (await store.catalog.topics()).values() if each.origin is Origin.REMORA]
-            if unknown := [each.why for each in unknown_topics(wanted, own)]:
-                raise NotificationRefused(f"notification {name}: {'; '.join(unknown)}")
             before = _by_id(await store.notifications.definitions(), name) if asked.replace else None
             await store.notifications.change(before, wanted)
             return await store.notifications.definitions()

@@ -25,7 +25,6 @@ from remora.cli.attributes import (
     meant,
     without,
 )
-from remora.cli.declared_notifications import refuse_named
 from remora.cli.layouts import ReshardAsked, resharded
 from remora.cli.options import config_option, gathered_into
 from remora.cli.output import print_line, run_async
@@ -33,13 +32,14 @@ from remora.cli.rows import UnknownTopic, hold_of, rows_of
 from remora.cli.steps import SILENT_S, told
 from remora.cli.ways import check_option, require_ways
 from remora.config import DeliverySettings, Settings
-from remora.model.errors import RemoraError, TopicRefused
+from remora.model.errors import RemoraError, TopicNamed, TopicRefused
 from remora.model.exits import Exit
 from remora.model.ingest import Removed
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.model.words import several
 from remora.policy.admission.holds import hold_text
+from remora.policy.ingest.notification_rules import check_removal
 from remora.ports.store import ShardStore
 
 ENDPOINTS = (
@@ -250,11 +250,13 @@ def rm_command(settings: Settings, name: str, discard: bool, drain: bool, timeou
                 raise TopicRefused(
                     f"topic {name} is {hold_text(hold)}, so it cannot be drained: `remora topic resume {name}` first"
                 )
-            await refuse_named(store.notifications, name)
             if drain:
+                check_removal(name, await store.notifications.definitions())
                 return await drained(store, topic, 60 if timeout_s is None else timeout_s)
             try:
                 return await store.own_topics.remove(topic, discard=discard)
+            except TopicNamed:
+                raise
             except TopicRefused as exc:
                 raise TopicRefused(f"{exc} (--drain, or --discard)") from exc
 
@@ -316,6 +318,8 @@ async def _emptied(store: ShardStore, topic: Topic, timeout_s: float) -> Removed
             if not waiting:
                 try:
                     return await store.own_topics.remove(topic, discard=False)
+                except TopicNamed:  # by a notification that was made since
+                    raise
                 except TopicRefused:
                     pass  # a queue that could not be looked at, or an event that was under way when it was closed
             left_s = until - asyncio.get_running_loop().time()

@@ -208,6 +208,10 @@ class TopicRefused(StoreError):
     """A topic cannot be made, changed or removed as asked; the text says why, and what would work."""
 
 
+class TopicNamed(TopicRefused):
+    """A topic cannot be removed, since notifications send to it; the text names them."""
+
+
 class NotificationRefused(StoreError):
     """A notification cannot be made, changed or removed as asked; the text says why, and what would work."""
 

@@ -128,7 +128,8 @@ class OwnTopics(LayoutStorage, Protocol):
     async def remove(self, topic: Topic, *, discard: bool) -> Removed:
         """Remove a topic with its queues; entries are only given up with `discard`, else TopicRefused.
 
-        Dead letters stay. Raises TopicUnknown.
+        Dead letters stay. Raises TopicUnknown, and TopicNamed while a notification sends to it: whatever becomes of a
+        process, no notification that names it is made while it goes.
         """
         ...
 
@@ -144,6 +145,7 @@ class Notifications(Protocol):
         """Replace a notification of the same id by another; `before` is None where there is to be none yet, and `after`
         where there is to be none any longer.
 
-        Raises NotificationRefused where it is not as `before` says, and where there are too many.
+        Raises NotificationRefused where it is not as `before` says, where there are too many, and where one of the
+        topics of `after` is not there or is being removed.
         """
         ...

@@ -15,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.model.errors import ShardGone, StoreUnavailable, TopicRefused, TopicUnknown
+from remora.model.errors import ShardGone, StoreUnavailable, TopicNamed, TopicRefused, TopicUnknown
 from remora.model.ingest import Removed
 from remora.model.ledger import FormerQueue, Tally
+from remora.model.notification import Definitions, Notification
 from remora.model.shard import Shard
 from remora.model.topic import Topic, generation_of
+from remora.policy.ingest.notification_rules import check_removal
 from remora.storage.rados.cluster.refusals import MismatchError
 from remora.storage.rados.ingest.schedule import DueAction
 from remora.storage.rados.layouts import ReshardableTopics
@@ -48,6 +50,7 @@ class Cluster:
     queues: dict[str, QueueObject] = field(default_factory=dict)
     ledgers: list[FormerQueue] = field(default_factory=list)
     silent: set[str] = field(default_factory=set)
+    notifications: Definitions = field(default_factory=Definitions)
     stops_at: tuple[str, str] = ("", "")
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
     thaw: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,13 +59,21 @@ class Cluster:
     def own_topics(self) -> ReshardableTopics:
         """The topics as one more process has them."""
         me: Any = self
-        return ReshardableTopics((me,) * 6, (me,) * 3)  # type: ignore[arg-type]  # it stands for all parts
+        return ReshardableTopics((me,) * 7, (me,) * 3)  # type: ignore[arg-type]  # it stands for all parts
 
     async def _step(self, name: str, queue: str) -> None:
         if (name, queue) == self.stops_at:
             self.stops_at = ("", "")
             self.is_there.set()
             await self.thaw.wait()
+
+    # --- the notifications
+
+    async def definitions(self) -> Definitions:
+        return self.notifications
+
+    async def keep_off(self, topic: str) -> None:
+        check_removal(topic, self.notifications)
 
     # --- the registry
 
@@ -338,6 +349,23 @@ async def test_a_removal_without_entries_beside_one_with(step: tuple[str, str]) 
     assert isinstance(discarded, Removed)
     assert is_gone(cluster)
     assert isinstance(answers[0], (TopicRefused, Removed))
+
+
+@pytest.mark.parametrize("discard", [True, False])
+@pytest.mark.parametrize("step", [("find", "t"), ("swap", "removing")])
+async def test_a_topic_that_is_named_while_its_removal_begins(step: tuple[str, str], discard: bool) -> None:
+    """A notification that is made before the registry tells of a removal keeps its topic, which takes events again."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+
+    async def name() -> None:
+        cluster.notifications = Definitions((Notification("n", ("t",)),))
+
+    answer = await overtaken(cluster, step, cluster.own_topics.remove(topic, discard=discard), name)
+
+    assert isinstance(answer, TopicNamed)
+    assert cluster.topics["t"].stored.state == "ready"
+    assert [each.owner for each in cluster.queues.values()] == [topic.id] * 2
 
 
 async def test_one_that_finds_nothing_beside_one_that_finds_an_entry() -> None:

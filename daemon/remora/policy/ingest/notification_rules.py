@@ -1,5 +1,5 @@
 """What a notification may be: each thing that is wrong with one, the pairs that send an event twice to a topic, and
-whether one may be replaced.
+whether one may be replaced, or a topic removed.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from remora.model.errors import NotificationRefused
-from remora.model.notification import MOST_NOTIFICATIONS, NOTIFICATION_ID, EventFilter, Notification
+from remora.model.errors import NotificationRefused, TopicNamed
+from remora.model.notification import MOST_NOTIFICATIONS, NOTIFICATION_ID, Definitions, EventFilter, Notification
 from remora.model.topic import NAME
 from remora.policy.ingest.matcher import (
     MOST_PATTERN,
@@ -167,3 +167,17 @@ def check_replacement(name: str, now: Notification | None, before: Notification 
         raise NotificationRefused(f"notification {name} {'was changed meanwhile' if before else 'is there already'}")
     if before is None and count >= MOST_NOTIFICATIONS:
         raise NotificationRefused(f"there are {MOST_NOTIFICATIONS} notifications, and no more are possible")
+
+
+def check_topics(notification: Notification, known: Collection[str]) -> None:
+    """Raise NotificationRefused, with each of its topics that there is not."""
+    if unknown := [each.why for each in unknown_topics(notification, known)]:
+        raise NotificationRefused(f"notification {notification.id}: {'; '.join(unknown)}")
+
+
+def check_removal(topic: str, definitions: Definitions) -> None:
+    """Raise TopicNamed, with all their ids, where notifications send to a topic that is to be removed."""
+    if named := definitions.naming(topic):
+        raise TopicNamed(
+            f"topic {topic} stays: notifications send to it ({', '.join(named)}); `remora notification rm` removes one"
+        )

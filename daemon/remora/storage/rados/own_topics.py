@@ -18,6 +18,7 @@ from remora.model.errors import (
     StoreUnavailable,
     TopicClosed,
     TopicMoved,
+    TopicNamed,
     TopicNotSequenced,
     TopicRefused,
     TopicUnknown,
@@ -26,11 +27,13 @@ from remora.model.ingest import Removed
 from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
+from remora.policy.ingest.notification_rules import check_removal
 from remora.storage.rados.cluster.refusals import ChangedError, MismatchError
 from remora.storage.rados.queues.inspection import RadosInspection
 from remora.storage.rados.queues.own_queues import OwnQueues, there_of
 from remora.storage.rados.queues.sealed_queues import FormerQueues, SealedQueues
 from remora.storage.rados.topics.holds import HoldsObject
+from remora.storage.rados.topics.notifications import RadosNotifications
 from remora.storage.rados.topics.registry import Registry, TopicRecord, TopicState, as_stored, as_topic, changed
 
 _TRIES = 20
@@ -46,13 +49,15 @@ class OwnTopicsParts(NamedTuple):
     inspection: RadosInspection
     holds: HoldsObject
     former: FormerQueues
+    notifications: RadosNotifications
 
 
 class RadosOwnTopics:
     """Topics with their queues; see `ports.administration.OwnTopics`."""
 
     def __init__(self, parts: OwnTopicsParts) -> None:
-        self._registry, self._queues, self._sealed, self._inspection, self._holds, self._former = parts
+        self._registry, self._queues, self._sealed, self._inspection = parts[:4]
+        self._holds, self._former, self._notifications = parts[4:]
 
     # --- looking ---------------------------------------------------------------------------------------
 
@@ -170,7 +175,7 @@ class RadosOwnTopics:
     # --- removing --------------------------------------------------------------------------------------
 
     async def remove(self, topic: Topic, *, discard: bool) -> Removed:
-        """Remove a topic with its queues. Raises TopicRefused while entries are pending, unless `discard`."""
+        """Remove a topic with its queues. Raises TopicNamed, and TopicRefused while entries wait, unless `discard`."""
         _check_own(topic)
         for look in range(_TRIES):
             try:
@@ -179,6 +184,8 @@ class RadosOwnTopics:
                 if look:
                     return Removed(topic.shards, 0)  # another process has removed it meanwhile
                 raise
+            if found.stored.is_ready:
+                check_removal(topic.name, await self._notifications.definitions())
             if not discard and found.stored.is_ready:
                 await self._check_empty(as_topic(topic.name, found.stored))
             with contextlib.suppress(MismatchError):  # another removal has decided: look again
@@ -196,6 +203,12 @@ class RadosOwnTopics:
         if leaving.stored.fate == "stays":
             await self._stay(was, leaving, state)
             return None
+        if not leaving.stored.fate:
+            try:
+                await self._notifications.keep_off(topic.name)
+            except TopicNamed:
+                await self._stay(was, leaving, state)
+                raise
         shards = [*was.all_shards(), *(was.shards_of(was.coming) if was.coming else ())]
         await all_of(shards, lambda shard: self._queues.fence(shard, was.id))
         if not discard:

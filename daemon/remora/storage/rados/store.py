@@ -63,9 +63,10 @@ class RadosStore:
     ) -> None:
         self._connection = ClusterConnection(settings, on_state, topics=True, traffic=traffic)
         connection = self._connection
-        self.arrivals, self.notifications = RadosArrivals(), RadosNotifications(connection)
+        self.arrivals = RadosArrivals()
         self._doorbells = doorbells = Doorbells(connection, self.arrivals.tell)
         registry = Registry(connection, doorbells.ring_topics)
+        self.notifications = RadosNotifications(connection, registry)
         self.mends = RadosMends(connection)
         old_heads = OldHeads(connection, self.mends, may_write=settings.heal != "off")
         self.two_phase, self.attempts = (
@@ -77,7 +78,7 @@ class RadosStore:
         self.inspection = RadosInspection(connection, runs)
         self.holds = HoldsObject(connection, registry, doorbells.ring_topics)
         sealed, former = SealedQueues(connection, own_queues), FormerQueues(connection)
-        topics = OwnTopicsParts(registry, own_queues, sealed, self.inspection, self.holds, former)
+        topics = OwnTopicsParts(registry, own_queues, sealed, self.inspection, self.holds, former, self.notifications)
         own_topics = RadosOwnTopics(topics)
         self.catalog = RadosCatalog(connection, registry, runs, doorbells.changed)
         self.releases, self.members, self.ledger = (

@@ -63,12 +63,12 @@ class SqliteStore:
         self.attempts, self.arrivals, self.letters = SqliteAttempts(files), SqliteArrivals(files), SqliteLetters(files)
         self.inspection, self.ledger = SqliteInspection(files), SqliteLedger(files)
         self.mends, self.spill = NoMends(self.inspection), NoSpills(self.inspection)
+        self.notifications, self.logs, self.peaks = StoredNotifications(files), SqliteLogs(files), SqlitePeaks(files)
         self.own_topics, self.two_phase, self.ingest = (
-            Topics(files),
+            Topics(files, self.notifications),
             SqliteTwoPhase(files),
             AnnouncedIngest(files, tracer, meter),
         )
-        self.notifications, self.logs, self.peaks = StoredNotifications(files), SqliteLogs(files), SqlitePeaks(files)
         self._finisher = DecisionFinisher(files, self.ingest)
         self._watch = Watch(files, self._begin)
 

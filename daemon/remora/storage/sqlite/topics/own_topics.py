@@ -24,6 +24,7 @@ from remora.model.ledger import FormerQueue
 from remora.model.shard import Origin
 from remora.model.topic import MOST_SHARDS, NAME, SequenceState, Topic
 from remora.model.words import several
+from remora.policy.ingest.notification_rules import check_removal
 from remora.storage.sqlite.files.directories import generation_in
 from remora.storage.sqlite.files.file import File
 from remora.storage.sqlite.files.open_files import Files
@@ -33,6 +34,7 @@ from remora.storage.sqlite.tables.attributes import COLUMNS, TopicColumns, encod
 from remora.storage.sqlite.tables.schema import LAST_QUEUE_ID, PLACES, POSITION_BITS, rowid
 from remora.storage.sqlite.tables.soundness import changed, row_damaged, typed
 from remora.storage.sqlite.topics.holds import CATALOGUE_CHANGED, forget_hold
+from remora.storage.sqlite.topics.notifications import StoredNotifications
 
 _TOPIC = f"SELECT {COLUMNS} FROM topics WHERE name = ?"  # noqa: S608 - a constant
 _FIND = "SELECT id, shards, sequence FROM topics WHERE name = ? AND uid = ?"
@@ -78,6 +80,10 @@ _NOTHING_LEFT = "DELETE FROM leftovers WHERE queue = ?"
 
 class Topics(SqlitePart):
     """Topics of remora's own: all that this store has."""
+
+    def __init__(self, files: Files, notifications: StoredNotifications) -> None:
+        super().__init__(files)
+        self._notifications = notifications
 
     async def find(self, name: str) -> Topic | None:
         """The topic of this name as it is now; None where there is none."""
@@ -189,7 +195,9 @@ class Topics(SqlitePart):
             return Removed(shards, entries)
 
         file = self._files.file_of(topic.name)
-        removed = await file.write(remove, upkeep=True, changes_topics=True)
+        async with self._notifications.unchanged() as definitions:
+            check_removal(topic.name, definitions)
+            removed = await file.write(remove, upkeep=True, changes_topics=True)
         _sweep(file)
         return removed
 
