@@ -99,6 +99,11 @@ def mute(server: TokenServer) -> bytes:
         (lambda _: answer(200, b" " * (1 << 20)), EndpointUnavailable, "its answer is larger than 64 KiB"),
         (lambda _: b"HTTP/1.1 200 x\r\nx: " + b"y" * (1 << 20), EndpointUnavailable, "larger than 64 KiB"),
         (lambda _: b"SSH-2.0-OpenSSH_9.2\r\n", EndpointUnavailable, "something else than HTTP"),
+        (
+            lambda _: b"HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\nPRI",
+            EndpointUnavailable,
+            "something else than HTTP",
+        ),
         (lambda _: b"HTTP/1.1 200 x\r\nContent-Length: 9\r\n\r\n{", EndpointUnavailable, "closed before the end"),
         (lambda _: b"", EndpointUnavailable, "closed before the end"),
     ],
@@ -117,6 +122,7 @@ async def test_answers_without_a_token(
     assert reason in str(exc)
     assert len(tokens.asked) == 1
     assert SECRET not in str(exc) + caplog.text
+    assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class _PostReader(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):  # the latter is no parser's error
             self._fail("it answers something else than HTTP")
 
     def connection_lost(self, exc: Exception | None) -> None:
