@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from devkit.processes.daemon import Ended, write_config
+from remora.cli import own_topic
 from remora.model.exits import Exit
+from remora.model.notification import Notification
+from remora.model.topic import Topic
+from remora.ports.store import ShardStore
 from support.commands import Run, config, remora
 
 __all__ = ["config", "remora"]
@@ -227,3 +231,21 @@ def test_a_topic_that_notifications_name_stays(run: Commands) -> None:
     assert shown["notifications"] == ["thumbnails"]
     assert shown["closed"] is False
     assert removed.code == Exit.OK, removed.err
+
+
+def test_a_notification_that_is_made_while_its_topic_drains(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain ends as soon as a notification names its topic, which then stays closed; the notification is named."""
+
+    async def waiting(store: ShardStore, topic: Topic) -> int:
+        await store.notifications.change(None, Notification("late", (topic.name,)))
+        return 0
+
+    monkeypatch.setattr(own_topic, "_waiting", waiting)
+
+    run.apply(TOPICS)
+    done = run("topic", "rm", "audit", "--drain")
+
+    assert done.code == Exit.FAILURE
+    assert "topic audit stays: notifications send to it (late)" in done.err
+    assert "stays closed for new events" in done.err
+    assert "--discard" not in done.err
