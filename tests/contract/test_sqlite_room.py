@@ -26,6 +26,7 @@ from remora.policy.ingest.disk_room import Disk
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.files import file as file_module
 from remora.storage.sqlite.files import room
+from remora.storage.sqlite.files.connections import PAGE_BYTES
 from remora.storage.sqlite.files.file import File
 from remora.storage.sqlite.repair.checks import check_directory
 from remora.storage.sqlite.tables.recent import free_pages
@@ -85,6 +86,24 @@ async def test_a_ballast_that_another_process_has_given_up_is_taken_again(
     await store.ingest.publish(topic, spread(topic, 1))
 
     assert has_ballast(configured)
+
+
+async def test_events_are_stored_without_reading_the_ballast(configured: SqliteSettings) -> None:
+    """Pages of it that cannot be read keep no event from being stored: no transaction reads them."""
+    async with SqliteStore(configured) as store:
+        topic = await store.own_topics.create(own_topic("t", 1))
+        await store.ingest.publish(topic, spread(topic, 1))
+    path = Path(configured.directory) / "queues-000.db"
+    content = path.read_bytes()
+    pages = [content[begin : begin + PAGE_BYTES] for begin in range(0, len(content), PAGE_BYTES)]
+    of_ballast = [place for place, page in enumerate(pages) if any(page[:4]) and not any(page[4:])]
+    assert len(of_ballast) > 8
+    path.write_bytes(b"".join(b"\xff" * PAGE_BYTES if i in of_ballast else page for i, page in enumerate(pages)))
+
+    async with SqliteStore(configured) as store:
+        await store.ingest.publish(topic, spread(topic, 1))
+
+        assert len([entry async for entry in store.inspection.dump(topic.shard(0))]) == 2
 
 
 async def test_a_refusal_is_remembered_where_the_disk_shows_room(
