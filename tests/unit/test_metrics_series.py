@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import Metric
 
+from remora.metrics.counts import TimesHistogram, TopicCounter
 from remora.metrics.series import (
     AgeHistogram,
     BacklogFigures,
     Backlogs,
     Books,
     Ledgers,
-    TopicCounter,
     TopicLabels,
 )
 from remora.model.ledger import Balance, Tally
@@ -94,6 +94,25 @@ def test_a_forgotten_topic_is_not_exported() -> None:
 
     left = {labels for name, labels in samples(registry.collect()) if name == "things_total"}
     assert left == {(("kind", "x"), ("topic", "b"))}
+
+
+def test_what_is_exported_is_what_prometheus_client_would_export() -> None:
+    """Of counters by topic and of times, on bounds and between them, each byte is the same."""
+    ours, theirs = CollectorRegistry(auto_describe=True), CollectorRegistry(auto_describe=True)
+    bounds_s = (0.001, 0.0025, 1, 30)
+    counter = TopicCounter(ours, TopicLabels(5), "things", "text", {"kind": ["x", "y"]})
+    times = TimesHistogram(ours, "things_seconds", "text", ("kind", "status"), bounds_s)
+    their_counter = Counter("things", "text", ("topic", "kind"), registry=theirs)
+    their_times = Histogram("things_seconds", "text", ("kind", "status"), registry=theirs, buckets=bounds_s)
+
+    for kind, amount in (("y", 2), ("x", 0), ("y", 0.5)):
+        counter.add("a", amount, kind)
+        their_counter.labels("a", kind).inc(amount)
+    for seconds in (0.0, 0.001, 0.002, 1, 1.5, 30, 31):
+        times.observe(seconds, "look", "2xx")
+        their_times.labels("look", "2xx").observe(seconds)
+
+    assert generate_latest(ours) == generate_latest(theirs)
 
 
 def test_backlogs_that_share_a_label_are_added_up() -> None:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
+from remora.metrics.counts import TopicCounter
 from remora.metrics.logs import Repeats
-from remora.metrics.series import TopicCounter, TopicLabels
+from remora.metrics.series import TopicLabels
 
 # A `_created` series beside every counter would double the exposition and tells nothing that a restart does not.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated

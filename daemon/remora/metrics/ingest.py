@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from prometheus_client import Histogram
-
+from remora.metrics.counts import TimesHistogram
 from remora.metrics.events import EventGroup, Instruments, log, say
 from remora.policy.status.bucket_news import NewsBook
 
@@ -36,14 +35,13 @@ class IngestEvents(EventGroup):
         self._ingest_unmatched = counter(
             "remora_ingest_unmatched", "Events that were sent without a topic and match no notification."
         )
-        self._ingest_s = instruments.histogram(
+        self._ingest_s = TimesHistogram(
+            instruments.registry,
             "remora_ingest_request_seconds",
             "Time from a request's headers to the ingest API's answer, by kind of request and class of status.",
-            "kind",
-            "status",
-            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
+            ("kind", "status"),
+            (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
         )
-        self._ingest_times: dict[tuple[str, int], Histogram] = {}
         self._ingest_refused = counter(
             "remora_ingest_refusals", "Requests that the ingest API refused, by the code of the answer.", "code"
         )
@@ -104,10 +102,7 @@ class IngestEvents(EventGroup):
 
     def ingest_answered(self, kind: str, status: int, seconds: float) -> None:
         """A request was answered; `kind` is one of few."""
-        times = self._ingest_times.get((kind, status))
-        if times is None:
-            times = self._ingest_times[kind, status] = self._ingest_s.labels(kind, f"{status // 100}xx")
-        times.observe(seconds)
+        self._ingest_s.observe(seconds, kind, f"{status // 100}xx")
 
     def ingest_refused(self, code: str, status: int, reason: str, client: str = "") -> None:
         """A request was refused. Only those that an operator should look at are logged."""

@@ -1,7 +1,7 @@
 """Prometheus series by topic: cheap for whole batches, and limited in number.
 
-prometheus-client's own objects are used where a batch makes one call. Its histogram wants one call per
-observation and its gauges cannot be summed into an `other`, so those two are collectors of our own.
+prometheus-client's own objects are used where little calls them. Its histogram wants one call per observation and its
+gauges cannot be summed into an `other`, so those two are collectors of our own; what each event counts is in `counts`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from types import MappingProxyType
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
@@ -52,50 +49,12 @@ class TopicLabels:
         self._named.discard(topic)
 
 
-class TopicCounter:
-    """A counter by topic and by labels with a few values each. Must not be counted in from two threads."""
-
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        labels: TopicLabels,
-        name: str,
-        text: str,
-        further: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    ) -> None:
-        """`further` has the labels with all their values."""
-        self._further = tuple(product(*further.values()))
-        self._labels = labels
-        self._counter = Counter(name, text, ("topic", *further), registry=registry)
-        self._children: dict[str, dict[tuple[str, ...], Counter]] = {}
-
-    def add(self, topic: str, amount: float, *values: str) -> None:
-        """Count `amount` more."""
-        label = self._labels.label(topic)
-        children = self._children.setdefault(label, {})
-        child = children.get(values)
-        if child is None:
-            child = children[values] = self._counter.labels(label, *values)
-        child.inc(amount)
-
-    def begin(self, topic: str) -> None:
-        """Export all series of the topic with 0 until something is counted, so that a rate sees the first event."""
-        for values in self._further:
-            self.add(topic, 0, *values)
-
-    def by_label(self) -> Mapping[str, int]:
-        """The count behind each label, over all further values."""
-        totals: dict[str, int] = {}
-        for family in self._counter.collect():
-            for sample in family.samples:
-                label = sample.labels["topic"]
-                totals[label] = totals.get(label, 0) + int(sample.value)
-        return totals
-
-    def forget(self, topic: str) -> None:
-        """Export the topic no longer."""
-        for values in self._children.pop(topic, {}):
-            self._counter.remove(topic, *values)
+def bound_names(bounds_s: Sequence[float]) -> list[str]:
+    """The buckets' labels, that of all beyond the last bound among them."""
+    return [
+        str(floatToGoString(bound))  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated
+        for bound in (*bounds_s, float("inf"))
+    ]
 
 
 class AgeHistogram(Collector):
@@ -109,10 +68,7 @@ class AgeHistogram(Collector):
         self._name = name
         self._text = text
         self._bounds_ns = [round(bound * 1e9) for bound in bounds_s]
-        self._bound_names = [
-            str(floatToGoString(bound))  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated
-            for bound in (*bounds_s, float("inf"))
-        ]
+        self._bound_names = bound_names(bounds_s)
         self._series: dict[str, _Ages] = {}
 
     def observe(self, topic: str, created_ns: Sequence[int], now_ns: int) -> None:
