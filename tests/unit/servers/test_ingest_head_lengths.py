@@ -48,3 +48,16 @@ def test_half_an_end_of_a_line_ahead_of_a_head(ahead: bytes) -> None:
     """It is refused, though the parser would pass it over: who is ahead may take it for a part of another request."""
     with pytest.raises(NotARequest, match="a line does not end in CR LF"):
         HeadReader().read(ahead + b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", 0)
+
+
+def test_a_head_that_comes_again_is_not_read_again() -> None:
+    """Connections that get the same bytes get the same head, unless it is a long one, and each finds where it ends."""
+    short = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+    long = short.replace(b"h\r\n", b"h\r\nX: %b\r\n" % (b"x" * 1024))
+
+    heads = [HeadReader().read(b"\r\n" + raw + b"body", 2) for raw in (short, short, long, long)]
+
+    assert [found and found[1] for found in heads] == [2 + len(each) for each in (short, short, long, long)]
+    first, again, of_long, of_long_again = (found and found[0] for found in heads)
+    assert first is again
+    assert of_long is not of_long_again

@@ -93,6 +93,24 @@ async def test_a_token_may_send_to_its_topics_only(store: CountingStore, tmp_pat
     assert store.straight == 1
 
 
+async def test_rights_are_those_of_the_tokens_as_they_are_now(store: CountingStore, tmp_path: Path) -> None:
+    """A request whose head has the bytes of one before is refused once its token is another topic's, or gone, and taken
+    again when the token has its right back."""
+    token = tokens.new_token()
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    of = [(token, "t"), (token, "u"), (tokens.new_token(), "t")]
+    lines = [tokens.line_of("x", each, topic) for each, topic in of]
+    path.write_text(lines[0])
+
+    async with ingest_site(store, tmp_path, tokens=str(path)) as site:
+        for line, expected in ((lines[0], 200), (lines[1], 403), (lines[2], 401), (lines[0], 200)):
+            path.write_text(line)
+            site.server.reload(site.settings)
+            answers = [await site.ask("POST", PUBLISH.format("t"), records("a"), bearer(token)) for _ in range(2)]
+            assert {each.status for each in answers} == {expected}
+
+
 PAGES = [
     {"Origin": "https://elsewhere.example"},
     {"Origin": "null"},

@@ -22,6 +22,9 @@ MOST_FIELDS = 64
 MOST_HEAD = 64 << 10
 """Bytes of a line: a target or a value of 4 KiB with its name; headers; bytes of a head as a whole."""
 
+MOST_KEPT, _MOST_KEPT_BYTES = 256, 1024
+"""Heads that are kept for when they come again, and how long such a one may be: less than a line."""
+
 _END = b"\r\n\r\n"
 _MOST_DIGITS = 18
 
@@ -91,7 +94,10 @@ class Headers:
 
 
 class Head:
-    """A request's first line and headers. `length` is None for a body in chunks, and 0 where there is none."""
+    """A request's first line and headers. `length` is None for a body in chunks, and 0 where there is none.
+
+    It never changes: of two requests whose heads have the same bytes, both may have the same one.
+    """
 
     __slots__ = ("headers", "keeps_alive", "length", "method", "target", "version")
 
@@ -147,6 +153,8 @@ class HeadReader:
         done = begin + self._read
         end = data.find(_END, max(begin, done - 3))
         stop = len(data) if end < 0 else end + 4
+        if end >= 0 and done == begin and stop - begin <= _MOST_KEPT_BYTES:
+            return _head_of(data[begin:stop]), stop
         if stop - begin > MOST_HEAD:
             raise NotARequest(f"the head is longer than {MOST_HEAD} bytes")
         if stop - begin > MOST_LINE:
@@ -160,6 +168,11 @@ class HeadReader:
         head = self._head(data, begin, stop)
         self._fresh()
         return head, stop
+
+    def whole(self, data: bytes) -> Head:
+        """The head that these bytes are, all of them, and less than a line may have. Raises as `read`."""
+        self._feed(data)
+        return self._head(data, 0, len(data))
 
     def _check_lines(self, data: bytes, begin: int, stop: int) -> None:
         """Refuse a line that is too long, also while its end has not come."""
@@ -213,6 +226,10 @@ class HeadReader:
         """The head has ended. Behind a request without a body the parser forgets whether it keeps the connection."""
         self._is_complete = True
         self._keeps_alive = self._parser.should_keep_alive()
+
+
+_head_of = lru_cache(maxsize=MOST_KEPT)(lambda data: HeadReader().whole(data))
+"""The head that bytes are. A sender's requests have few different ones, unless each has a key of its own."""
 
 
 def _length_of(headers: Headers, version: str) -> int | None:

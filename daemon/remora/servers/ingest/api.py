@@ -122,7 +122,7 @@ class Api:
 
     def _route(self, request: Request, share: Share) -> tuple[str, Awaitable[Response]]:
         head = request.head
-        check_any(self._desk, head)
+        check_any(self._desk.stopping, head)
         operations, argument = resource_of(head.target)
         if operations is None:
             raise RefusedRequest(NOT_FOUND, "there is no such resource; /v1/openapi.json tells which there are")

@@ -104,9 +104,11 @@ async def _decoded(content: BodyStream, encoding: str, share: Share, most_bytes:
 
 def _continue(request: Request) -> None:
     """Tell a client that waits for it to go on: curl does for large bodies, and so does radosgw with it."""
+    if b"expect" not in request.head.headers:
+        return
     if request.head.waits_to_go_on:
         request.tell(CONTINUE)
-    elif request.head.headers.get(b"expect", "100-continue").lower() != "100-continue":
+    elif request.head.headers.get(b"expect").lower() != "100-continue":
         raise RefusedRequest(EXPECTATION, "only 100-continue can be expected here")
 
 

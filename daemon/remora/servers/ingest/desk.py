@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from remora.codec.s3_events import MalformedEvent
@@ -20,7 +21,7 @@ from remora.ports.producer import IngestStore
 from remora.ports.tracing import NO_TRACER
 from remora.process.host_load import HostLoad
 from remora.servers.http.begun import in_task
-from remora.servers.http.head import VERSIONS, Head, NotARequest
+from remora.servers.http.head import MOST_KEPT, VERSIONS, Head, NotARequest
 from remora.servers.http.response import Response
 from remora.servers.ingest.body_budget import BodyBudget
 from remora.servers.ingest.credentials import Credentials
@@ -38,7 +39,7 @@ from remora.servers.ingest.problems import (
     stopping,
 )
 from remora.servers.ingest.request_reader import BodyForm, form_of, idempotency_key, malformed
-from remora.servers.tokens import ANYBODY, SenderGrant, bearer_of
+from remora.servers.tokens import ANYBODY, SenderGrant, Tokens, bearer_of
 
 
 class Desk:
@@ -97,23 +98,11 @@ class Desk:
 
     def permit(self, head: Head, topic: str) -> str:
         """The name of the request's token. Raises Problem unless it may send to the topic."""
-        sender = self.sender(head)
-        if sender is not ANYBODY and not sender.allows(topic):
-            raise RefusedRequest(FORBIDDEN, f"this token may not send to {topic}")
-        return sender.name
+        return _permitted(self._credentials.tokens, head, topic)
 
     def sender(self, head: Head) -> SenderGrant:
         """Whose token the request has. Raises Problem where tokens are needed and it has none that is known."""
-        tokens = self._credentials.tokens
-        if tokens is None:
-            return ANYBODY
-        token = bearer_of(head.headers.get(b"authorization"))
-        if not token:
-            raise _unauthorized("send the token as Authorization: Bearer", "")
-        grant = tokens.grant(token)
-        if grant is None:
-            raise _unauthorized("this token is not known here", ', error="invalid_token"')
-        return grant
+        return _sender_of(self._credentials.tokens, head)
 
     # ---------------------------------------------------------------------------------------- refusals
 
@@ -140,6 +129,32 @@ class Desk:
         return RefusedRequest(DEFECT, "the daemon's log has the reason")
 
 
+_for_each_head = lru_cache(maxsize=MOST_KEPT)
+"""What a head says is found out once: requests whose heads have the same bytes get the same one. What raises is found
+out anew each time."""
+
+
+@_for_each_head
+def _permitted(tokens: Tokens | None, head: Head, topic: str) -> str:
+    """As `Desk.permit`, with the tokens as they are now: others that are read in their place are other ones."""
+    sender = _sender_of(tokens, head)
+    if sender is not ANYBODY and not sender.allows(topic):
+        raise RefusedRequest(FORBIDDEN, f"this token may not send to {topic}")
+    return sender.name
+
+
+def _sender_of(tokens: Tokens | None, head: Head) -> SenderGrant:
+    if tokens is None:
+        return ANYBODY
+    token = bearer_of(head.headers.get(b"authorization"))
+    if not token:
+        raise _unauthorized("send the token as Authorization: Bearer", "")
+    grant = tokens.grant(token)
+    if grant is None:
+        raise _unauthorized("this token is not known here", ', error="invalid_token"')
+    return grant
+
+
 def _unauthorized(detail: str, error: str) -> RefusedRequest:
     return RefusedRequest(UNAUTHORIZED, detail, headers={"WWW-Authenticate": f'Bearer realm="remora"{error}'})
 
@@ -148,14 +163,15 @@ ONCE = ("Authorization", "Content-Encoding", "Content-Type", "Idempotency-Key")
 """Headers that may stand once: of several it would be open which one is meant, and a proxy may read another one."""
 
 
-def check_any(desk: Desk, head: Head) -> None:
+@_for_each_head
+def check_any(is_stopping: bool, head: Head) -> None:
     """Let in a request of any kind. Raises Problem.
 
     A page comes first: it learns nothing here, not even what there is.
     """
     if is_of_page(head.headers.given(b"origin"), head.headers.given(b"sec-fetch-site")):
         raise RefusedRequest(CROSS_ORIGIN, "requests that a web page in a browser has sent are not taken")
-    if desk.stopping:
+    if is_stopping:
         raise stopping()
     if head.version not in VERSIONS:
         raise RefusedRequest(BAD_REQUEST, f"expected HTTP/1.1, not HTTP/{head.version}")
