@@ -113,9 +113,8 @@ class Intake(Generic[Name]):
         self._look()
 
     def _look(self) -> None:
-        if self._limit is None or self._limit <= 0:
+        limit, pending = self._limit or 0, self.own + self._others
+        if limit <= 0 or 2 * pending < limit:
             self.is_paused = False
-        elif self.pending >= self._limit:
+        elif pending >= limit:
             self.is_paused = True
-        elif 2 * self.pending < self._limit:
-            self.is_paused = False

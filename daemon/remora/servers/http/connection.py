@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import select
 from collections.abc import Coroutine
-from enum import Enum, Flag, IntEnum, auto
+from enum import Enum, IntEnum, IntFlag, auto
 from typing import Any, Protocol, cast
 
 from remora.servers.http.begun import begin
@@ -62,7 +62,7 @@ class Stage(IntEnum):
     """There is no connection any more."""
 
 
-class Wait(Flag):
+class Wait(IntFlag):  # whose truth costs no call
     """Why a connection is not read; it is again when there is no reason left."""
 
     ANSWER = auto()
@@ -234,7 +234,7 @@ class ServedConnection(asyncio.Protocol):
         if self._body.stream:
             self._body.stream.fail("the connection ended")
         if self._alone and self._alone in self._pipeline:
-            self._pipeline.drop(self._alone)
+            self._pipeline.remove(self._alone)
         self._alone = self._body = None
 
     # ----------------------------------------------------------------------------------------- requests
@@ -316,7 +316,7 @@ class ServedConnection(asyncio.Protocol):
         if not head.keeps_alive:
             self._stage = Stage.LAST
         pending = PendingRequest(head, self._answered)
-        self._pipeline.add(pending)
+        self._pipeline.append(pending)
         stream = None
         if body is None:
             stream = BodyStream(lambda: self._go_on(Wait.READER))
@@ -334,7 +334,7 @@ class ServedConnection(asyncio.Protocol):
         self._ahead, self._at = b"", 0
         if self._body is None:
             pending = PendingRequest(None, self._answered)
-            self._pipeline.add(pending)
+            self._pipeline.append(pending)
             pending.end(self._service.refuse(None, exc, self.peer))
         elif self._body.stream:
             self._body.stream.fail(str(exc))
@@ -349,7 +349,7 @@ class ServedConnection(asyncio.Protocol):
             return
         if (response := pending.response) is not None:
             if not pending.keeps_alive or (
-                self._pipeline.is_last(pending) and (self._stage is Stage.BROKEN or self._service.stopping)
+                self._pipeline[-1] is pending and (self._stage is Stage.BROKEN or self._service.stopping)
             ):
                 response.close()
             if pending is self._alone:

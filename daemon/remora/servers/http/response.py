@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from types import MappingProxyType
 from wsgiref.handlers import format_date_time
@@ -36,8 +37,7 @@ class Response:
 
     def encode(self, *, is_head: bool = False, says_alive: bool = False) -> bytes:
         """The answer as it is sent; without its body to HEAD, and `says_alive` to a client of HTTP/1.0 that asked."""
-        parts = [_FIRST_LINES[self.status]]
-        parts += [f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in self.headers.items()]
+        parts = [_beginning(self.status, tuple(self.headers.items()))]
         if self.status != HTTPStatus.NO_CONTENT:
             parts.append(b"Content-Length: %d\r\n" % len(self.body))
         if self.closes:
@@ -48,6 +48,13 @@ class Response:
         if not is_head:
             parts.append(self.body)
         return b"".join(parts)
+
+
+@lru_cache(maxsize=64)
+def _beginning(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
+    """The first line and the headers that the answer has by itself, which are nearly always the same."""
+    lines = [f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in headers]
+    return b"".join((_FIRST_LINES[status], *lines))
 
 
 class _Date:
@@ -107,44 +114,20 @@ class PendingRequest:
         )
 
 
-class Pipeline:
+class Pipeline(deque[PendingRequest]):
     """The requests of a connection that are under way, the oldest first (HTTP pipelining, RFC 9112, 9.3.2)."""
 
-    def __init__(self) -> None:
-        self._all: deque[PendingRequest] = deque()
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def __contains__(self, pending: PendingRequest) -> bool:
-        return pending in self._all
-
-    def is_last(self, pending: PendingRequest) -> bool:
-        """Whether no request was begun behind it."""
-        return self._all[-1] is pending
-
-    def add(self, pending: PendingRequest) -> None:
-        """The next request."""
-        self._all.append(pending)
-
-    def drop(self, pending: PendingRequest) -> None:
-        """Forget a request: it will never be whole."""
-        self._all.remove(pending)
-
-    def clear(self) -> None:
-        """Forget all of them: nothing is sent any more."""
-        self._all.clear()
+    __slots__ = ()
 
     def take(self) -> tuple[bytes, bool]:
         """What can be sent now, and whether the connection ends with it."""
         parts: list[bytes] = []
-        requests = self._all
-        while requests and (response := requests[0].response) is not None:
-            parts.append(requests.popleft().encoded(response))
+        while self and (response := self[0].response) is not None:
+            parts.append(self.popleft().encoded(response))
             if response.closes:
-                requests.clear()
+                self.clear()
                 return b"".join(parts), True
-        if requests and requests[0].early:
-            parts.append(requests[0].early)
-            requests[0].early = b""
+        if self and self[0].early:
+            parts.append(self[0].early)
+            self[0].early = b""
         return b"".join(parts), False

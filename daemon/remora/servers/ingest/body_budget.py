@@ -36,6 +36,7 @@ class BodyBudget:
         self._growing: dict[Share, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._host_paused = False
+        self._has_observed = False
 
     @property
     def nbytes(self) -> int:
@@ -78,9 +79,12 @@ class BodyBudget:
     def admit(self, share: Share, nbytes: int) -> bool:
         """Whether a request may have its body read, with `nbytes` announced; 0: its length is unknown.
 
-        Where it may not, it has to `wait`.
+        Where it may not, it has to `wait`. What the other workers hold is looked at once for all of a turn of the loop.
         """
-        self._observe()
+        if not self._has_observed:
+            self._observe()
+            self._has_observed = True
+            self._loop.call_soon(setattr, self, "_has_observed", False)  # in the next turn
         if not self._intake.begin(share, nbytes):
             return False
         self._let_in(())
