@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from contract.test_store_logs import COUNTER, LOG, Opens, opens
-from devkit.waits import PATIENT_S
-from remora.client import SequencerClient
+from devkit.waits import PATIENT_S, until
+from remora.client import SequencerClient, SequencerUnavailable
 from remora.log import AppendUnclear, Entry, Log, LogTimes, NotAppended, SyncLog
 from remora.model.errors import StoreFull
 from remora.model.log import MOST_DATA_BYTES, MOST_POSITION, Cell, LogKind, LogName, LogRefused, LogUnknown
@@ -91,6 +91,44 @@ async def test_a_log_is_followed_to_another_server(logs: FaultyLogs, folder: Pat
 
         assert await log.append(b"four") == 4
         assert [each.data for each in await first(log, 4)] == [b"one", b"two", b"three", b"four"]
+
+
+async def test_a_server_that_lives_and_lost_the_log_is_left(logs: FaultyLogs, folder: Path) -> None:
+    """When another server has taken a log over and the one before answers on, appends and tails come from the new one,
+    which is not among the addresses that were configured."""
+    times = replace(PATIENT, ask_s=0.05)
+    async with (
+        serving(logs, folder) as before,
+        serving(logs, folder, "other") as other,
+        Log(logs, LOG, [before.address], times) as log,
+    ):
+        assert await log.append(b"one") == 1
+        await logs.seal(LOG)
+        async with Log(logs, LOG, [other.address], PATIENT) as opening:
+            assert await opening.append(b"two") > 1
+
+        assert await log.append(b"three") > 2
+        assert await log.tail() >= 3
+    assert await written(logs, 9) == [b"one", b"two", b"three"]
+
+
+async def test_what_is_under_way_ends_with_the_log(logs: FaultyLogs, folder: Path) -> None:
+    """When the log is left, an append that waits for a server, one that waits for the store and a follower end then,
+    the last two though the store is away; what is asked for later is refused."""
+    wait_long = replace(PATIENT, give_up_s=1000 * PATIENT_S, ask_s=0.01)
+    async with Log(logs, LOG, [f"unix:{folder}/nobody"], wait_long) as log:
+        waiting = [asyncio.create_task(each) for each in (log.append(b"no server"), first(log, 1))]
+        await asyncio.wait(waiting, timeout=0.05)
+    found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), PATIENT_S)
+    assert [type(each) for each in found] == [NotAppended, SequencerUnavailable]
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], wait_long) as log:
+        logs.faults, logs.is_away = [write_lost], True
+        unclear = asyncio.create_task(log.append(b"no store"))
+        await until(lambda: not logs.faults)
+    with pytest.raises(AppendUnclear):
+        await asyncio.wait_for(unclear, PATIENT_S)
+    with pytest.raises(SequencerUnavailable, match="the log is closed"):
+        await log.tail()
 
 
 async def test_an_answer_that_is_lost_is_found_out(logs: FaultyLogs, folder: Path) -> None:
@@ -283,6 +321,24 @@ async def test_what_is_trimmed_is_passed_over(logs: FaultyLogs, folder: Path) ->
         assert [each.position for each in await first(log, 2)] == [4, 5]
         assert await log.tail() == 5
         assert (await log.read(2)).cell is Cell.TRIMMED
+
+
+async def test_an_epoch_that_is_half_begun_is_waited_for(logs: FaultyLogs, folder: Path) -> None:
+    """Where a server was killed between the projection of its epoch and the seal of the stripes, a follower with a hole
+    in front of it and who fills a position wait until the next server has begun, and go on."""
+    async with serving(logs, folder) as server, Log(logs, LOG, [server.address], HASTY) as log:
+        async with SequencerClient([server.address]) as client:
+            await client.next_range(LOG, 2)
+        await log.append(b"three")
+        logs.is_half_begun = True
+        following = asyncio.create_task(first(log, 1, 2))
+        filling = asyncio.create_task(log.fill(1))
+        await until(lambda: logs.refused >= 4)
+        logs.is_half_begun = False
+
+        assert await following == [Entry(3, Cell.DATA, b"three")]
+        await filling
+    assert {each.cell for each in [await log.read(1), await log.read(2)]} == {Cell.FILLED}
 
 
 async def test_fill_takes_the_epoch_of_now(logs: FaultyLogs, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from remora.config import SequencerSettings
 from remora.engine.sequencer import Sequencing
 from remora.metrics.sequencer import SequencerTelemetry
 from remora.model.errors import StoreUnavailable
-from remora.model.log import LogName
+from remora.model.log import LogName, Projection, StaleEpoch
 from remora.servers.sequencer import Rounds
 from support.sequencer import listening
 
@@ -52,7 +53,11 @@ class FaultyLogs:
         self.faults: list[Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]] = []
         """What becomes of the next appends, one each."""
         self.is_away = False
-        """Whether fills, reads and projections fail, too."""
+        """Whether fills and reads fail, too."""
+        self.is_half_begun = False
+        """Whether the projection has an epoch that no stripe has yet."""
+        self.refused = 0
+        """Fills that were refused for their epoch."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._logs, name)
@@ -64,9 +69,17 @@ class FaultyLogs:
         else:
             await fault(lambda: self._logs.append(log, epoch, position, data))
 
+    async def projection(self, log: LogName) -> Projection:
+        found: Projection = await self._logs.projection(log)
+        return replace(found, epoch=found.epoch + self.is_half_begun)
+
     async def fill(self, log: LogName, epoch: int, position: int) -> None:
         self._answer()
-        await self._logs.fill(log, epoch, position)
+        try:
+            await self._logs.fill(log, epoch, position)
+        except StaleEpoch:
+            self.refused += 1
+            raise
 
     async def read(self, log: LogName, position: int) -> Any:
         self._answer()

@@ -339,6 +339,55 @@ async def test_a_server_that_stands_still_is_left(tmp_path: Path) -> None:
             await asyncio.gather(client.next(LOG), client.next_range(LOG, 3), client.tail(OTHER))
 
 
+async def test_a_server_that_does_not_serve_the_log_is_left(tmp_path: Path) -> None:
+    """Where one server answers and does not serve a log, its positions and tail come from the one that does; a server
+    that has just begun to register it is not left at once."""
+    elsewhere, asked = a_core(), asyncio.Event()
+    elsewhere.forget(LOG)
+    begins = a_core(on_miss=asked.set)
+    begins.forget(LOG)
+    async with served(tmp_path, elsewhere, "other") as other, served(tmp_path, a_core(epoch=7)) as address:
+        for ask in (SequencerClient.next, SequencerClient.tail):
+            async with SequencerClient([other, address], timeout_s=PATIENT_S) as client:
+                client._not_served_s = 0.05
+                assert (await ask(client, LOG)).epoch == 7
+        async with served(tmp_path, begins, "begins") as first, SequencerClient([first, address]) as client:
+            client._not_served_s = PATIENT_S
+            waiting = asyncio.ensure_future(client.next(LOG))
+            await asked.wait()
+            begins.serve(LOG, 9, 0, FAR)
+            assert await waiting == Token(9, 1)
+
+
+async def test_who_leaves_a_server_waits_for_what_it_owes(tmp_path: Path) -> None:
+    """Positions of other logs that are under way when a server is left for one log come from it, and are no holes."""
+    core, may_answer = a_core(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert (await frame(reader)).name == LOG.name
+        writer.write(INIT_LOG)
+        assert (await frame(reader)).name == OTHER.name
+        await may_answer.wait()
+        writer.write(reply(77))
+        await reader.read()
+
+    async def epoch(_: LogName) -> int:
+        return 3
+
+    async with (
+        scripted(tmp_path, serve) as first,
+        served(tmp_path, core) as address,
+        SequencerClient([first, address], timeout_s=PATIENT_S, projection=epoch) as client,
+    ):
+        client._not_served_s = 0.0
+        waiting = [asyncio.ensure_future(client.next(log)) for log in (LOG, OTHER)]
+        await until(lambda: client._connection is not None and client._connection.gives_nothing)
+        may_answer.set()
+
+        assert await asyncio.gather(*waiting) == [Token(3, 1), Token(3, 77)]
+    assert core.counters[OTHER].requests == 0
+
+
 async def test_the_time_of_silence_is_counted_from_the_last_word(tmp_path: Path) -> None:
     """A server that was idle for longer than a silent one is waited for is not left, nor is one that answers slowly."""
     core, connections = a_core(), []

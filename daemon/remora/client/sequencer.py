@@ -39,6 +39,9 @@ from remora.model.log import LogName, LogRefused, Token
 MOST_UNDER_WAY = 4096
 FIRST_PAUSE_S = 0.005
 LONGEST_PAUSE_S = 1.0
+NOT_SERVED_S = 1.0
+"""How long a server is asked at most that does not serve the log, where there is another address."""
+
 ADDRESS = re.compile("unix:.+|.+:(?P<port>[0-9]{1,5})")
 
 
@@ -58,8 +61,26 @@ _new = tuple.__new__
 """Makes a Token in half the time of its constructor."""
 
 
+class _NotServed:
+    """For how long a server has said that it does not serve a log."""
+
+    def __init__(self) -> None:
+        self._server: SequencerSession | None = None
+        self._since = inf
+
+    def by(self, server: SequencerSession | None) -> float:
+        """This one says so, now, or none does: how long ago it said so first, if it was asked ever since."""
+        now = asyncio.get_running_loop().time()
+        if server is not self._server:
+            self._server, self._since = server, now
+        return now - self._since
+
+
 class SequencerClient:
-    """See the module. One connection at a time; the addresses are tried in turn."""
+    """See the module. One connection at a time; the addresses are tried in turn.
+
+    A program whose logs are served by several servers has a client for each: one client would go to and fro.
+    """
 
     def __init__(
         self,
@@ -75,7 +96,8 @@ class SequencerClient:
 
         `projection` reads a log's epoch where it is kept; without it the server is asked, of which storage still checks
         every write. A caller waits for `timeout_s`; a server that says nothing for as much of it as each address has is
-        left for the next one. With `repeats` a position whose reply was lost is asked for again, which costs a hole.
+        left for the next one, and so is one that does not serve the log for as long, or for NOT_SERVED_S. With
+        `repeats` a position whose reply was lost is asked for again, which costs a hole.
 
         Raises ValueError where there is no address, or one of another form.
         """
@@ -87,6 +109,7 @@ class SequencerClient:
         self._addresses = list(addresses)
         self._timeout_s = timeout_s
         self._silent_s = timeout_s / len(addresses)
+        self._not_served_s = min(self._silent_s, NOT_SERVED_S) if len(addresses) > 1 else inf
         self._projection = projection
         self._repeats = repeats
         self._tls = tls
@@ -212,15 +235,14 @@ class SequencerClient:
         ends: float | None = None,
     ) -> tuple[SequencerReply, int]:
         """Ask until there is an answer, or the time is over. `failed` is what came of asking until now."""
-        pause_s, last = FIRST_PAUSE_S, NO_ANSWER
+        pause_s, last, refused = FIRST_PAUSE_S, NO_ANSWER, _NotServed()
         try:
             async with asyncio.timeout_at(
                 asyncio.get_running_loop().time() + self._timeout_s if ends is None else ends
             ):
                 while True:
                     if isinstance(failed, SequencerReply):
-                        self._epochs.pop(log, None)
-                        last = "the log is not served now" if failed.status == INIT_LOG else "its epoch is over"
+                        last = self._heard_refusal(log, failed, refused)
                     if failed is not None:
                         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
                     if isinstance(failed, SequencerReply):
@@ -239,6 +261,19 @@ class SequencerClient:
                     failed = reply
         except TimeoutError:
             raise self._late(last) from None
+
+    def _heard_refusal(self, log: LogName, reply: SequencerReply, refused: _NotServed) -> str:
+        """Forget the epoch that was sent, and leave a server that has not served the log for long; why, in words."""
+        self._epochs.pop(log, None)
+        if reply.status != INIT_LOG:
+            refused.by(None)
+            return "its epoch is over"
+        server = self._connection
+        if refused.by(server) >= self._not_served_s and server is not None:
+            server.gives_nothing = True
+            if not server.sent:  # else it closes when it has answered
+                server.close()
+        return "the log is not served now"
 
     async def _learn(self, log: LogName) -> None:
         """Learn which epoch a log is served in, from where it is kept or from the server. Raises LogRefused."""
@@ -278,6 +313,8 @@ class SequencerClient:
             if self._waiting and self._opening is None and not self._is_closed:
                 self._opening = asyncio.ensure_future(self._open())
             return
+        if self._connection.gives_nothing:
+            return  # what waits is sent to the next one
         sent, frames = self._connection.sent, []
         while self._waiting and len(sent) < MOST_UNDER_WAY:
             frames.append(self._send(self._waiting.popleft(), sent))
@@ -331,7 +368,7 @@ class SequencerClient:
         if connection is not self._connection:
             return
         self._connection = None
-        self._next_address += connection.was_silent
+        self._next_address += connection.gives_nothing
         for sent in connection.sent:
             if sent.asked.asks == "next":
                 _fail(sent.outcomes, lambda: OutcomeUnknown("the connection to the sequencer broke"))

@@ -127,7 +127,8 @@ class SequencerSession(asyncio.Protocol):
         self._rest = b""
         self.sent: deque[RequestSent] = deque()
         self.transport: asyncio.WriteTransport | None = None
-        self.was_silent = False
+        self.gives_nothing = False
+        """Left for the next address: no more is sent, and it is closed once it owes nothing."""
         self._owes_since = inf  # or when it said something last while it owed replies
         self._look: asyncio.TimerHandle | None = None
 
@@ -147,7 +148,7 @@ class SequencerSession(asyncio.Protocol):
         """One timer serves all requests that are sent before it ends."""
         self._look, ends = None, self._owes_since + self._silent_s
         if ends <= self._loop.time():
-            self.was_silent = True
+            self.gives_nothing = True
             self.close()
         elif ends < inf:
             self._look = self._loop.call_at(ends, self._look_whether_silent)
@@ -172,6 +173,8 @@ class SequencerSession(asyncio.Protocol):
             place += 4 + size
         self._rest = data[place:]
         self._owes_since = self._loop.time() if self.sent else inf
+        if self.gives_nothing and not self.sent:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None

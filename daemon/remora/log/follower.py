@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
 from remora.client import SequencerUnavailable
 from remora.log.entries import READ_AT_ONCE, Entry, LogReads, LogTimes
 from remora.log.servers import LogServers
 from remora.model.errors import StoreError
-from remora.model.log import Cell, PositionTaken, PositionTrimmed
+from remora.model.log import Cell, PositionTaken, PositionTrimmed, StaleEpoch
 
 
 class Follower:
@@ -45,8 +44,10 @@ class Follower:
     async def look(self) -> Sequence[Entry]:
         """The entries that come next, where there are any yet; none after a pause.
 
-        Raises StoreError that no waiting helps, and any once the store has been away for `give_up_s`.
+        Raises StoreError that no waiting helps, and any once the store has been away for `give_up_s`, and
+        SequencerUnavailable when the log was closed.
         """
+        self._servers.check_open()
         try:
             found = await self._next()
         except StoreError as exc:
@@ -104,8 +105,12 @@ class Follower:
             if now - self._waits_since < self._times.hole_s:
                 return True
             self._waited_for = self._waits_for
-        with suppress(PositionTaken, PositionTrimmed):  # which of the two is seen at the next look
+        try:
             await self._fill(self._position)
+        except StaleEpoch:  # the next epoch has begun, but not where this position lies
+            return True
+        except (PositionTaken, PositionTrimmed):  # which of the two is seen at the next look
+            return False
         return False
 
     async def _handed_out(self) -> int:

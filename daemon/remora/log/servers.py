@@ -1,7 +1,7 @@
 """The sequencer that serves a log, whichever that is by now: positions and tails from one client at a time.
 
-The projection in the store says who serves a log. It is read when the log is opened, and each time that the server
-which was asked has given nothing for a while; the addresses that were configured are tried in turn with it.
+The projection in the store says who serves a log. It is read when the log is opened, and each time that no server has
+given anything for a while. The client tries the projection's address and those that were configured in turn.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ class LogServers:
     def __init__(
         self, logs: Logs, log: LogName, addresses: Sequence[str], ask_s: float, *, tls: ssl.SSLContext | None = None
     ) -> None:
-        """`ask_s` is how long one server is asked before the projection is read again."""
+        """`ask_s` is how long servers are asked before the projection is read again."""
         self._logs = logs
         self._log = log
         self._configured = list(addresses)
         self._ask_s = ask_s
         self._tls = tls
-        self._tried = 0
+        self._was_in_vain = False
+        """Whether servers were asked that gave nothing."""
+        self.is_closed = False
         self._client: SequencerClient | None = None
         self._opening = asyncio.Lock()
 
@@ -39,7 +41,13 @@ class LogServers:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        self.is_closed = True
         await self._close()
+
+    def check_open(self) -> None:
+        """Raise SequencerUnavailable where this was left: nobody would close what is opened from then on."""
+        if self.is_closed:
+            raise SequencerUnavailable("the log is closed")
 
     async def next(self, within_s: float) -> Token:
         """A position that nobody else gets in its epoch. Raises SequencerUnavailable and LogUnknown."""
@@ -59,8 +67,8 @@ class LogServers:
             except SequencerUnavailable:
                 if loop.time() >= ends:
                     raise
-            if self._client is client:  # else somebody else has seen to it that another server is asked
-                self._tried += 1
+            if self._client is client:  # else somebody else has seen to it that the projection is read
+                self._was_in_vain = True
                 await self._close()
 
     async def _current(self) -> SequencerClient:
@@ -69,6 +77,7 @@ class LogServers:
         async with self._opening:
             if self._client is None:
                 addresses = await self._addresses()
+                self.check_open()
                 self._client = SequencerClient(addresses, timeout_s=self._ask_s, projection=self.epoch, tls=self._tls)
             return self._client
 
@@ -85,15 +94,14 @@ class LogServers:
             return None
 
     async def _addresses(self) -> list[str]:
-        """Where to ask now, one after the other where none listens: at the projection's server, then at those that are
-        configured; each time that this is asked another one comes first.
+        """Where to ask now: at the projection's server, then at those that are configured.
 
-        Raises LogUnknown where one was asked in vain: it may have made a log that does not exist.
+        Raises LogUnknown where some were asked in vain: one may have made a log that does not exist.
         """
         try:
             known = [(await self._logs.projection(self._log)).address]
         except LogUnknown:
-            if self._tried:
+            if self._was_in_vain:
                 raise
             known = []
         except StoreError:
@@ -101,8 +109,7 @@ class LogServers:
         addresses = [*dict.fromkeys(each for each in (*known, *self._configured) if each)]
         if not addresses:
             raise SequencerUnavailable(f"no server has ever served {self._log}, and no address is configured")
-        first = self._tried % len(addresses)
-        return addresses[first:] + addresses[:first]
+        return addresses
 
     async def _close(self) -> None:
         client, self._client = self._client, None

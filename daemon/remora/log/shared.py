@@ -105,7 +105,7 @@ class Log:
                 step = appends.after_write(error)
             else:
                 step, error = await self._found_out(token, data)
-            if step not in (Next.AGAIN, Next.FIND_OUT) or self._now() >= ends:
+            if step not in (Next.AGAIN, Next.FIND_OUT) or self._now() >= ends or self._servers.is_closed:
                 break
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._times.look_s)
@@ -130,23 +130,27 @@ class Log:
     async def fill(self, position: int) -> None:
         """Write a position off; no error where it is filled. Raises PositionTaken, PositionTrimmed, LogUnknown.
 
+        Raises StaleEpoch where an epoch that is half begun, as a kill leaves it, stays so for `give_up_s`.
         Raises LogRefused behind the tail, which is as `trim` finds it: a position that was written off there would be
         the last one of the next epoch, with holes up to it, or the log's end.
         """
         if position > (last := await self._last()):
             raise LogRefused(f"position {position} of {self.name} was not handed out yet: {last} is the last one")
-        await self._fill(position)
+        ends, pause_s = self._now() + self._times.give_up_s, self._times.first_look_s
+        while True:
+            try:
+                return await self._fill(position)
+            except StaleEpoch:
+                if self._now() >= ends or self._servers.is_closed:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._times.look_s)
 
     async def _fill(self, position: int) -> None:
-        while True:
-            epoch = (await self._logs.projection(self.name)).epoch
-            try:
-                await self._logs.fill(self.name, epoch, position)
-            except StaleEpoch:
-                if (await self._logs.projection(self.name)).epoch == epoch:
-                    raise
-                continue  # it was sealed between the two
-            return
+        """Write a position off in the epoch that the log has. Raises StaleEpoch where that is over by then, and where
+        it has not begun yet on the stripe of the position."""
+        epoch = (await self._logs.projection(self.name)).epoch
+        await self._logs.fill(self.name, epoch, position)
 
     async def trim(self, upto: int) -> None:
         """Delete all entries up to this position for good, durably.
@@ -184,7 +188,7 @@ class Log:
 
         What is filled or trimmed is passed over. A position that was handed out and stays unwritten is filled after a
         time-out; its appender, should it still live, takes another one. It goes on while no sequencer is there, and
-        raises StoreUnavailable once the store has been away for `give_up_s`.
+        raises StoreUnavailable once the store has been away for `give_up_s`, SequencerUnavailable when the log is left.
         """
         follower = Follower(self._reads, self._servers, self._fill, self._times, start)
         while True:
