@@ -2,8 +2,9 @@
 
 All servers run at the same time and are measured in turn, in random order: the naive one (an asyncio protocol with
 protobuf's objects), `remora sequencer` with its core in Python and compiled, and the ceiling (C, which parses nothing);
-with --peer any other server that speaks the protocol. The load is C, too (seqload.c), and checks in every window that
-each position comes exactly once; a run that fails this has no figure.
+with --peer any other server that speaks the protocol and runs already, its log registered by a first request: ZLog's
+C++ server, which docs/benchmarks-archive.md says how to build, or an older `remora sequencer`. The load is C, too
+(seqload.c), and checks in every window that each position comes exactly once; a run that fails this has no figure.
 
 On *one CPU* server and client share a processor: a rate there is requests for each second of processor time that the
 two use together, which is what they reach with the processor to themselves. On *two CPUs* each has its own, and a rate
@@ -103,8 +104,8 @@ GATES = (
     Gate("8 x 16, 4 logs / naive on one", "8 x 16, 4 logs", ("naive", "8 x 16"), 5),
     Gate("client, 1,000 tasks / naive", "client, 1000 tasks", ("naive", "client, 1000 tasks"), 2.5, "near"),
     Gate("32 synchronous / peer", "32 synchronous", ("peer", "32 synchronous"), 1.0),
-    Gate("8 x 16 / peer", "8 x 16", ("peer", "8 x 16"), 6),
-    Gate("8 x 64 / peer", "8 x 64", ("peer", "8 x 64"), 12),
+    Gate("8 x 16 / peer", "8 x 16", ("peer", "8 x 16"), 12),
+    Gate("8 x 64 / peer", "8 x 64", ("peer", "8 x 64"), 30),
     Gate("32 synchronous, requests/s", "32 synchronous", None, 180_000),
     Gate("8 x 16, near, requests/s", "8 x 16", None, 500_000, "near"),
     Gate("8 x 16, far, requests/s", "8 x 16", None, 500_000, "far"),
@@ -133,9 +134,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--network", action="store_true", help="over two network namespaces with a delay between them; needs root"
     )
     parser.add_argument(
-        "--workers", action="store_true", help="what a second worker brings, beside the ceiling's second process"
+        "--workers",
+        action="store_true",
+        help="what a second worker brings, beside the ceiling's second process, and beside --peer",
     )
-    parser.add_argument("--peer", metavar="HOST:PORT", help="another server that speaks the protocol")
+    parser.add_argument("--peer", metavar="HOST:PORT", help="another server that speaks the protocol, and runs")
     parser.add_argument("--peer-pid", type=int, metavar="PID", help="its process")
     parser.add_argument(
         "--peer-log", default=f"{POOL}/bench-0:1", metavar="POOL/NAME:EPOCH", help="(default: %(default)s)"
@@ -161,7 +164,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if options.workers:
         from devkit.bench import seqworkers  # it imports this module
 
-        return seqworkers.run(options.seconds, options.rounds)
+        return seqworkers.run(options.seconds, options.rounds, _peer(options))
     cpus = sorted(os.sched_getaffinity(0))[-2:]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="remora-bench-")))
@@ -171,8 +174,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             *(stack.enter_context(remora_on(folder, core, max(options.logs))) for core in cores()),
             stack.enter_context(programs.ceiling()),
         ]
-        if options.peer:
-            servers.append(Server("peer", options.peer, options.peer_pid, [options.peer_log]))
+        if (peer := _peer(options)) is not None:
+            servers.append(peer)
         bench = Bench(options, programs, servers, cpus)
         windows = bench.windows()
         calls = bench.calls_per_request()
@@ -183,6 +186,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found = {"figures": figures, "calls": calls, "recovery_s": recovery, "gates": gates(figures)}
     _print(found)
     return found
+
+
+def _peer(options: argparse.Namespace) -> Server | None:
+    """The server that --peer names."""
+    return Server("peer", options.peer, options.peer_pid, [options.peer_log]) if options.peer else None
 
 
 def cores() -> list[str]:
@@ -419,11 +427,11 @@ def placement(before_ns: float, after_ns: float) -> str:
     return "far" if min(before_ns, after_ns) > FAR_NS else "unclear"
 
 
-def pin(pid: int, cpu: int) -> None:
-    """Bind a process with all its threads to a processor."""
+def pin(pid: int, *cpus: int) -> None:
+    """Bind a process with all its threads to these processors."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(task.name), {cpu})
+            os.sched_setaffinity(int(task.name), cpus)
 
 
 def _clock(pid: int) -> int:

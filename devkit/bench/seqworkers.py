@@ -1,9 +1,10 @@
-"""What a second worker of the sequencer brings, beside what a second process brings to the ceiling.
+"""What a second worker of the sequencer brings, beside what a second process brings to the ceiling, and beside a peer.
 
 All servers run at the same time, and each window measures one of them: `remora sequencer` with one worker and with two,
 and the ceiling with one process and with two. The first process of each is bound to one of two processors and the
-second to the other, and the load may use both, so that all are placed alike. The load checks that each position comes
-once, over all of its connections and so over both workers.
+second to the other, and the load may use both, so that all are placed alike. The threads of a peer, another server that
+speaks the protocol, may use both as well. The load checks that each position comes once, over all of its connections
+and so over both workers.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ LOAD = Load(64)
 WANTED = 0.9
 """The second worker's gain, as a part of the ceiling's."""
 
+WANTED_BESIDE_PEER = 1.0
+"""The rate of two workers, as a part of the peer's."""
 
-def run(seconds: float, rounds: int) -> dict[str, Any]:
+
+def run(seconds: float, rounds: int, peer: Server | None = None) -> dict[str, Any]:
     """Measure and print; returns the figures. Raises BenchError without two processors and the compiled core."""
     cpus = sorted(os.sched_getaffinity(0))[-2:]
     if len(cpus) < 2 or cores()[-1] != "compiled":
@@ -43,13 +47,18 @@ def run(seconds: float, rounds: int) -> dict[str, Any]:
             servers[f"ceiling, {count}"] = ceiling = stack.enter_context(programs.ceiling(count))
             _place(children(remora.pid) if count > 1 else [remora.pid], cpus)
             _place([ceiling.pid, *children(ceiling.pid)], cpus)
+        if peer is not None:
+            servers[peer.name] = peer
+            pin(peer.pid, *cpus)
         order = random.SystemRandom()
         for _ in range(rounds):
             for name in order.sample(list(servers), len(servers)):
                 rates.setdefault(name, []).append(_rate(programs, servers[name], seconds))
     medians = {name: statistics.median(each) for name, each in rates.items()}
     gains = {what: medians[f"{what}, 2"] / medians[f"{what}, 1"] for what in ("remora", "ceiling")}
-    found = {"load": LOAD.name, "cpus": cpus, "rates": rates, "medians": medians, "gains": gains}
+    found: dict[str, Any] = {"load": LOAD.name, "cpus": cpus, "rates": rates, "medians": medians, "gains": gains}
+    if peer is not None:
+        found["beside_peer"] = medians["remora, 2"] / medians[peer.name]
     _print(found)
     return found
 
@@ -78,4 +87,10 @@ def _print(found: Mapping[str, Any]) -> None:
     for what, gain in found["gains"].items():
         print(f"{what:12} a second process brings {gain:.2f} times")
     part = found["gains"]["remora"] / found["gains"]["ceiling"]
-    print(f"{'its part of the ceiling gain':50} {part:.2f} of {WANTED}   {'reached' if part >= WANTED else 'MISSED'}")
+    _print_gate("its part of the ceiling gain", part, WANTED)
+    if "beside_peer" in found:
+        _print_gate("two workers / peer", found["beside_peer"], WANTED_BESIDE_PEER)
+
+
+def _print_gate(name: str, value: float, wanted: float) -> None:
+    print(f"{name:50} {value:.2f} of {wanted}   {'reached' if value >= wanted else 'MISSED'}")
