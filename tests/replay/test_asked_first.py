@@ -179,8 +179,8 @@ def test_a_bucket_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_takes_no_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It, or the one that it is to be made in, is named before the bucket is listed, a topic is judged, a trace is sent,
-    or logs are read; it is not made."""
+    """It, or the one that it is to be made in, is named before the bucket is listed, a topic is judged, a trace is sent
+    or logs are read, and is not made."""
 
     def refused(dir: Path) -> None:  # noqa: A002  # the library's name
         raise OSError(errno.EROFS, "Read-only file system", str(dir / "tmp"))

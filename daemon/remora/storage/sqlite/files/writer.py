@@ -438,16 +438,12 @@ class Writer:
         try:
             self._around.begun(connection)
         except StoreAway:
-            self._save(connection)
+            self._roll_back(connection)
+            if isinstance(connection, FileConnection) and not connection.shared_index.is_replaced:
+                _checkpoint(connection, "TRUNCATE")  # of a log that nobody finds any more
             raise
         self._room.keep_log()
         return connection
-
-    def _save(self, connection: sqlite3.Connection) -> None:
-        """Copy the log, which nobody finds any more, into the file."""
-        self._roll_back(connection)
-        if isinstance(connection, FileConnection) and not connection.shared_index.is_replaced:
-            _checkpoint(connection, "TRUNCATE")
 
     def _recover(self, exc: Exception) -> StoreError:
         """Undo the transaction, with a new connection where this one may not be trusted; what the error means."""

@@ -13,19 +13,17 @@ _CHUNK_BYTES = 256 << 10
 
 
 def insert(connection: sqlite3.Connection, into: str, columns: int, values: Sequence[Any], nbytes: int = 0) -> None:
-    """Insert rows, given one behind the other, many by one statement; `nbytes` is about their size."""
+    """Insert rows, given one behind the other, many by one statement; `nbytes` is about their size.
+
+    A row that is there already undoes the whole job, so that the statement need not undo itself: with OR FAIL, SQLite
+    keeps no copy of each page that it changes for that.
+    """
+    row = f"({','.join(repeat('?', columns))})"
     most = _CHUNK_BYTES * (len(values) // columns) // nbytes if nbytes else _CHUNKS[0]
     start = 0
     for rows in _CHUNKS:
         size = rows * columns
         while len(values) - start >= size and (rows <= most or rows == 1):
-            connection.execute(_insertion(into, columns, rows), values[start : start + size])
+            statement = f"INSERT OR FAIL INTO {into} VALUES {','.join(repeat(row, rows))}"  # noqa: S608 - constants
+            connection.execute(statement, values[start : start + size])
             start += size
-
-
-def _insertion(into: str, columns: int, rows: int) -> str:
-    """The statement. A row that is there already undoes the whole job, so that the statement need not undo itself: with
-    OR FAIL, SQLite keeps no copy of each page that it changes for that.
-    """
-    row = f"({','.join(repeat('?', columns))})"
-    return f"INSERT OR FAIL INTO {into} VALUES {','.join(repeat(row, rows))}"  # noqa: S608 - constants of the callers

@@ -25,8 +25,11 @@ class ShortLocations(SimpleLocationProvider):
         """The location of a new file."""
         if partition_key is None:
             return super().new_data_location(data_file_name)
-        folders = "/".join(map(_short, partition_key.to_path().split("/")))  # a '/' of a value is escaped in it
-        return f"{self.data_path}/{folders}/{data_file_name}"
+        folders = [
+            each if len(each) <= _LONGEST else f"{each[: _LONGEST - 17]}~{sha256(each.encode()).hexdigest()[:16]}"
+            for each in partition_key.to_path().split("/")  # ASCII; a '/' of a value is escaped in it
+        ]
+        return "/".join((self.data_path, *folders, data_file_name))
 
 
 _OURS = f"{ShortLocations.__module__}.{ShortLocations.__qualname__}"
@@ -40,9 +43,3 @@ def data_files(table: TableMetadata, rows: pa.Table, store: FileIO) -> Iterable[
         properties = {**table.properties, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL: _OURS}
         table = table.model_copy(update={"properties": properties})
     return _dataframe_to_data_files(table, rows, store)
-
-
-def _short(folder: str) -> str:
-    if len(folder) <= _LONGEST:  # it is ASCII
-        return folder
-    return f"{folder[: _LONGEST - 17]}~{sha256(folder.encode()).hexdigest()[:16]}"
