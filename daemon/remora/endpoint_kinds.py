@@ -18,13 +18,12 @@ from remora.endpoints.arguments import AMQP, COMMON, HTTP, KAFKA, NATS, Reasons
 from remora.endpoints.kinds import EndpointKind, EndpointOnDemand, Opening, offered_kinds, on_demand
 from remora.metrics import Telemetry
 from remora.model.errors import CodecError, EndpointMisconfigured
-from remora.model.probe import ProbeStep
 from remora.model.record import Record
 from remora.model.shard import Origin
 from remora.model.topic import Delivery, Target, Topic
 from remora.policy.ownership.not_owned import Schemes
 from remora.policy.status.objectives import parse_objective
-from remora.ports.endpoint import Endpoint, EndpointSource, TransactionalEndpoint
+from remora.ports.endpoint import Endpoint, EndpointSource, ProbeStep, TransactionalEndpoint
 
 if TYPE_CHECKING:  # the supervisor imports no endpoint, and stays small
     from remora.endpoints.probes import ProbePart

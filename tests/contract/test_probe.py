@@ -14,9 +14,9 @@ from devkit.clusters.rabbitmq import RabbitMQ
 from devkit.receivers.receiver import receiving
 from remora import endpoint_kinds
 from remora.config import Settings
-from remora.model.probe import ProbeStep
 from remora.model.shard import Origin
 from remora.model.topic import Target, Topic
+from remora.ports.endpoint import ProbeStep
 
 PATIENT = Settings()
 PATIENT = replace(

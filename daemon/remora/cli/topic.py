@@ -31,12 +31,12 @@ from remora.codec.rendering_plain import body
 from remora.config import Settings
 from remora.model.errors import CodecError, DaemonNotReachable, EndpointError, ShardGone
 from remora.model.exits import Exit
-from remora.model.probe import ProbeStep
 from remora.model.record import CorruptBytes
 from remora.model.shard import Origin, ShardStats
 from remora.model.topic import Topic
 from remora.model.words import duration, several
 from remora.policy.admission.holds import hold_text, in_force
+from remora.ports.endpoint import ProbeStep
 from remora.ports.store import ShardStore
 
 

@@ -10,9 +10,9 @@ from remora import endpoint_kinds
 from remora.cli.output import print_line, run_async
 from remora.config import Settings
 from remora.model.errors import RemoraError
-from remora.model.probe import ProbeStep
 from remora.model.topic import Topic
 from remora.model.words import duration
+from remora.ports.endpoint import ProbeStep
 
 check_option = click.option(
     "--check", is_flag=True, help="First try the way to the endpoint, as `topic test` does; change nothing if it fails."

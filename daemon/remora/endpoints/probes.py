@@ -22,8 +22,8 @@ from remora.model.errors import (
     EndpointUnavailable,
     without_frames,
 )
-from remora.model.probe import ProbeStep
 from remora.policy.delivery.destinations import DestinationRules
+from remora.ports.endpoint import ProbeStep
 
 NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from remora.model.record import DeadLetter, Record
@@ -237,3 +238,16 @@ class TransactionalEndpoint(Protocol):
         enters would fence the rightful one.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStep:
+    """A step of the way to an endpoint, as `remora topic test` takes it: what came of it, and how long it took.
+
+    `ok` is None for one that was not looked at.
+    """
+
+    name: str
+    ok: bool | None
+    said: str
+    seconds: float = 0.0

@@ -25,8 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from remora.model.errors import StoreDamaged
-from remora.storage.sqlite.tables.rows import insert
-from remora.storage.sqlite.tables.schema import rowid
+from remora.storage.sqlite.tables.schema import insert, rowid
 from remora.storage.sqlite.tables.soundness import checksums
 
 LONGEST = 8 << 20

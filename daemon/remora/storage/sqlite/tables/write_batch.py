@@ -24,8 +24,7 @@ from remora.model.words import several
 from remora.policy.ingest.group_commit import settles_at_once
 from remora.storage.sqlite.tables import recent
 from remora.storage.sqlite.tables.clock import boot_id, now_ns
-from remora.storage.sqlite.tables.rows import insert
-from remora.storage.sqlite.tables.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES
+from remora.storage.sqlite.tables.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES, insert
 from remora.storage.sqlite.tables.soundness import typed, unpacked
 
 REMEMBERED_NS = 11 * 60 * 1_000_000_000
