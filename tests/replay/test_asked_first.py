@@ -202,6 +202,15 @@ def test_a_folder_that_takes_no_file_is_told(tmp_path: Path, monkeypatch: pytest
     assert [each for each in ("out", "verified", "run", "other") if (tmp_path / each).exists()] == []
 
 
+def test_a_folder_that_is_looked_at_is_left_as_it_was(tmp_path: Path) -> None:
+    """One that was not there is not there afterwards, and one with something in it keeps that."""
+    layout.see_folder(tmp_path / "a/b")
+    (tmp_path / "c").mkdir()
+    layout.see_folder(tmp_path / "c")
+
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "c"]
+
+
 LISTS = '<ListVersionsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></ListVersionsResult>'
 
 
