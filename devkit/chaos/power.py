@@ -55,7 +55,11 @@ class PowerCutDisk:
 
     def _contents(self) -> Mapping[str, bytes]:
         """All files; without what SQLite keeps in memory, and second names."""
-        files = [each for each in self.place.rglob("*") if each.is_file() and not each.name.endswith(("-shm", "-room"))]
+        files = [
+            each
+            for each in self.place.rglob("*")
+            if each.is_file() and not each.name.endswith(("-shm", "-index", "-room"))
+        ]
         return {str(each): each.read_bytes() for each in files}
 
 

@@ -64,16 +64,20 @@ async def stored(store: SqliteStore, topic: Topic, number: int) -> int:
 
 @pytest.mark.parametrize("name", [LOG, INDEX])
 async def test_a_process_that_opens_a_file_whose_names_were_removed(
-    store: SqliteStore, settings: SqliteSettings, name: str
+    store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """It works on the same log by the same index as those that have the file open: each sees what the other commits,
     and nothing that was answered for is lost."""
+    monkeypatch.setattr(sqlite_store, "LOOK_EVERY_S", 3600.0)
     topic = await store.own_topics.create(own_topic("t", 1))
     await store.ingest.publish(topic, spread(topic, 3))
-    (Path(settings.directory) / name).unlink()
+    path = Path(settings.directory) / name
+    before = path.stat().st_ino
+    path.unlink()
 
     async with holder(settings, topic) as process:
         await commit_there(process)
+        assert path.stat().st_ino == before
         assert await count(store, topic) == 4
         await store.ingest.publish(topic, spread(topic, 2))
         await commit_there(process)

@@ -23,17 +23,22 @@ from support.written import Written, recorder, records
 
 FILE = "queues-000.db"
 SEED = 11
+MOST_JUDGED = 12
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written, Path]:
     """The store as it was before, its files as the disk had them, and the log of what was written then."""
-    folder = tmp_path_factory.mktemp("recorded")
+    return record(tmp_path_factory.mktemp("recorded"))
+
+
+def record(folder: Path, **how: str) -> tuple[Path, Written, Path]:
+    """As `recorded`, with these settings of the recorder."""
     store, log = folder / "store", folder / "writes"
     victim = [sys.executable, "-m", "support.recorded_store"]
     subprocess.run([*victim, "make", store], env=ENVIRONMENT, check=True)
     shutil.copytree(store, folder / "before")
-    preloaded = {"LD_PRELOAD": str(recorder(folder)), "RECORD_OF": str(store), "RECORD_TO": str(log)}
+    preloaded = {"LD_PRELOAD": str(recorder(folder)), "RECORD_OF": str(store), "RECORD_TO": str(log), **how}
     subprocess.run([*victim, "work", store], env={**ENVIRONMENT, **preloaded}, check=True)
     log_bytes = bytearray((folder / "before" / f"{FILE}-room").read_bytes())
     log_bytes[:32] = bytes(32)  # as an opening leaves it
@@ -63,10 +68,25 @@ async def test_no_power_cut_loses_or_renumbers(
     assert len(written.told) > 50
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
+@pytest.mark.parametrize("failing", cases(5, more=[3, 9, 17, 30]))
+async def test_what_a_failed_sync_has_taken_along_is_written_again(failing: int, tmp_path: Path) -> None:
+    """Where a sync of the log fails, the disk lacks what was to be written, and later syncs do not say so: nothing that
+    is acknowledged from then on is lost with it in a power cut."""
+    before, written, log = record(tmp_path, RECORD_FAILING=str(failing))
+    has_failed, judged = False, 0
+    for each in records(log):
+        has_failed |= each.kind == "f"
+        if written.add(each) and has_failed and judged < MOST_JUDGED:
+            judged += 1
+            await _judge(before, tmp_path / "again", written.durable, written, f"{judged} syncs behind the failed one")
+    assert judged == MOST_JUDGED
+
+
 async def _judge(before: Path, directory: Path, image: Mapping[str, bytearray], written: Written, when: str) -> None:
     """What a start of the host finds after a power cut."""
     shutil.rmtree(directory, ignore_errors=True)
-    shutil.copytree(before, directory, ignore=shutil.ignore_patterns("owners", "*-room", "*-wal", "*-shm"))
+    shutil.copytree(before, directory, ignore=shutil.ignore_patterns("owners", "*-room", "*-index", "*-wal", "*-shm"))
     for name, content in image.items():
         (directory / name).write_bytes(content)
         os.chmod(directory / name, 0o600)

@@ -3,9 +3,12 @@
  * Preloaded (LD_PRELOAD), it appends a record to the file that RECORD_TO names for each write, change of length and
  * sync of a file below RECORD_OF whose name ends with ".db" or "-wal", and for each write to the file "acks" there: so
  * the process says itself what it had been told by then. See written.py for the records.
+ *
+ * With RECORD_FAILING the sync of this number of a log fails once with EIO, and the disk never gets what it had to write.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -103,18 +106,40 @@ int ftruncate64(int descriptor, off64_t length)
     return ftruncate(descriptor, (off_t)length);
 }
 
-int fsync(int descriptor)
+/* Whether this sync is the one that fails. */
+static int fails(int descriptor)
 {
-    int failed = REAL(fsync)(descriptor);
+    static int left = -1;
+    char place[4096];
+    const char *failing = getenv("RECORD_FAILING"), *name = name_of(descriptor, place, sizeof place);
+    if (!failing || !name || !ends_with(name, "-wal"))
+        return 0;
+    pthread_mutex_lock(&recording);
+    left = left < 0 ? atoi(failing) : left;
+    int is_due = left > 0 && !--left;
+    pthread_mutex_unlock(&recording);
+    return is_due;
+}
+
+static int synced(int descriptor, int (*real)(int))
+{
+    if (fails(descriptor)) {
+        record('f', descriptor, 0, "", 0);
+        errno = EIO;
+        return -1;
+    }
+    int failed = real(descriptor);
     if (!failed)
         record('s', descriptor, 0, "", 0);
     return failed;
 }
 
+int fsync(int descriptor)
+{
+    return synced(descriptor, REAL(fsync));
+}
+
 int fdatasync(int descriptor)
 {
-    int failed = REAL(fdatasync)(descriptor);
-    if (!failed)
-        record('s', descriptor, 0, "", 0);
-    return failed;
+    return synced(descriptor, REAL(fdatasync));
 }

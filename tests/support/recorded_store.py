@@ -9,11 +9,13 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from devkit.entries.entries import delivered
 from remora.config import SqliteSettings
+from remora.model.errors import StoreAway
 from remora.model.ingest import RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
@@ -62,8 +64,9 @@ def _events(topic: Topic, number: int, part: int) -> list[RoutedEvent]:
 
 
 async def _publish(store: SqliteStore, topic: Topic, events: list[RoutedEvent], tell: Any) -> None:
-    await store.ingest.publish(topic, events)
-    tell("stored", [mark(each.payload) for each in events])
+    with suppress(StoreAway):  # of a disk that fails: nobody is told anything
+        await store.ingest.publish(topic, events)
+        tell("stored", [mark(each.payload) for each in events])
 
 
 async def _deliver(store: SqliteStore, token: LockToken, tell: Any) -> None:
@@ -72,7 +75,8 @@ async def _deliver(store: SqliteStore, token: LockToken, tell: Any) -> None:
     if page.entries:
         places = [each.decode() for each in page.positions[: len(page.entries)]]
         tell("sent", token.shard.queue, list(zip(places, map(mark, page.entries), strict=True)))
-        await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
+        with suppress(StoreAway):
+            await store.queue.remove(token, page.positions[-1], len(page.entries), delivered(page))
 
 
 def mark(payload: bytes) -> str:

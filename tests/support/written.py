@@ -28,7 +28,8 @@ def recorder(folder: Path) -> Path:
 
 
 class Record(NamedTuple):
-    """One thing that was done to a file: `w`ritten, `t`runcated, `s`ynced; or `a`ppended, to the acknowledgements."""
+    """One thing that was done to a file: `w`ritten, `t`runcated, `s`ynced; a sync that `f`ailed; or `a`ppended, to the
+    acknowledgements."""
 
     kind: str
     name: str
@@ -63,6 +64,9 @@ class Written:
         """Whether something is durable by this record that was not before."""
         if record.kind == "a":
             self.told += [json.loads(line) for line in record.data.splitlines()]
+            return False
+        if record.kind == "f":
+            self.unsynced[record.name] = []  # the disk never gets it, and no later sync says so
             return False
         waiting = self.unsynced.setdefault(record.name, [])
         if record.kind != "s":

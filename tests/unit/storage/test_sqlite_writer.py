@@ -16,6 +16,7 @@ import pytest
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.policy.ingest import disk_room
+from remora.storage.sqlite.files import connections
 from remora.storage.sqlite.files import writer as module
 from remora.storage.sqlite.files.allocation import KeptOpen
 from remora.storage.sqlite.files.connections import PAGE_BYTES
@@ -380,14 +381,14 @@ async def test_log_stays_small(writer: Writer, path: Path, monkeypatch: pytest.M
 @contextmanager
 def restarts_beside_a_reader(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Has a reader that stays; yields what it sees of attempts to begin the log anew."""
-    tried, checkpoint = list[str](), module._checkpoint
+    tried = list[str]()
 
-    def noted(connection: sqlite3.Connection, mode: str) -> bool:
-        tried.extend([mode] if mode == "RESTART" else [])
-        return checkpoint(connection, mode)
+    def noted(connection: sqlite3.Connection) -> bool:
+        tried.append("RESTART")
+        return connections.begin_log_anew(connection)
 
-    monkeypatch.setattr(module, "_checkpoint", noted)
-    monkeypatch.setattr(module, "_CHECKPOINT_PATIENCE_MS", 1)
+    monkeypatch.setattr(module, "begin_log_anew", noted)
+    monkeypatch.setattr(connections, "_CHECKPOINT_PATIENCE_MS", 1)
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM t").fetchone()

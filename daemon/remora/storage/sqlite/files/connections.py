@@ -31,6 +31,8 @@ LOG_BYTES = 8 << 20
 """At this size the write-ahead log is copied into the file, and written from its beginning again. The writer of a file
 says otherwise, as the disk allows."""
 
+_CHECKPOINT_PATIENCE_MS = 100
+
 _WRITER_CACHE_KIB, _READER_CACHE_KIB = 2048, 512
 
 
@@ -112,6 +114,20 @@ def _connected(path: Path, reader: bool, patience_s: float) -> sqlite3.Connectio
         connection.close()
         raise
     return connection
+
+
+def begin_log_anew(connection: sqlite3.Connection) -> bool:
+    """Copy the log into the file, and let the next transaction begin it anew; False where readers are in the way.
+
+    The usual checkpoints cannot while some reader always reads what was there before the last commit; this one blocks
+    writers until such readers have gone, or for a moment.
+    """
+    connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_PATIENCE_MS}")
+    try:
+        (is_blocked, _, _) = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+    finally:
+        connection.execute("PRAGMA busy_timeout = 0")
+    return not is_blocked
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from remora.policy.ingest.disk_room import SCARCE_PAGES
 from remora.policy.status.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite.files.allocation import log_of
-from remora.storage.sqlite.files.connections import FileConnection, connect
+from remora.storage.sqlite.files.connections import FileConnection, begin_log_anew, connect
 from remora.storage.sqlite.files.refusals import ends_transaction, is_busy, kept_busy, translated
 from remora.storage.sqlite.files.room import Room
 from remora.storage.sqlite.tables.recent import IndexedConnection
@@ -51,7 +51,6 @@ _LONGEST_S = 0.025
 """A transaction takes no further jobs after this time, so that the first ones need not wait for the last."""
 
 _LARGE_LOG_BYTES = 64 << 20
-_CHECKPOINT_PATIENCE_MS = 100
 _IN_VAIN_S = 0.05
 """How long nothing is looked for in a full file after a look that found nothing to remove, or that no event asked for:
 else each transaction would cost one."""
@@ -136,7 +135,7 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop
         self._connection: sqlite3.Connection | None = None
         self._is_durable: bool | None = None
-        self._is_ending = False
+        self._is_ending = self._is_log_doubted = False
         self._log_is_kept_until = self._is_untidy_until = 0.0
         self._room_is_left_until = self._nothing_to_remove_until = 0.0
 
@@ -394,14 +393,11 @@ class Writer:
             _checkpoint(self._connection, "PASSIVE")
 
     def _begin_log_anew(self) -> None:
-        """The usual checkpoints cannot while some reader always reads what was there before the last commit; this one
-        blocks writers until such readers have gone, or for a moment."""
         if self._connection is not None and time.monotonic() >= self._log_is_kept_until:
             began = time.monotonic()
-            self._connection.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_PATIENCE_MS}")
-            if not _checkpoint(self._connection, "RESTART"):
-                self._log_is_kept_until = time.monotonic() + _KEPT_BY_READERS_S
-            self._connection.execute("PRAGMA busy_timeout = 0")
+            with suppress(sqlite3.Error):
+                if not begin_log_anew(self._connection):
+                    self._log_is_kept_until = time.monotonic() + _KEPT_BY_READERS_S
             self._times.append((EventStage.CHECKPOINT, time.monotonic() - began))
 
     def _give_ballast_up(self) -> None:
@@ -433,6 +429,12 @@ class Writer:
         if durable is not self._is_durable:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._is_durable = durable
+        if self._is_log_doubted:
+            # After a sync that failed, the kernel may have given up what it had to write, and later syncs succeed
+            # without it: a start would read the log no further than to there.
+            if not begin_log_anew(connection):
+                raise StoreUnavailable(f"{self._path}: others read what is copied after a fault of the disk")
+            self._is_log_doubted = False
         self._room.limit_growth(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -449,6 +451,7 @@ class Writer:
         """Undo the transaction, with a new connection where this one may not be trusted; what the error means."""
         error = self._room.explained(translated(exc, self._path))
         self.stats.last_error = str(error)
+        self._is_log_doubted |= isinstance(error, StoreAway) and error.cause == "io_error"
         try:
             if self._connection is not None:
                 _forget(self._connection)
