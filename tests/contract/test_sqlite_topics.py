@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from devkit.entries.entries import delivered
-from devkit.waits import until
+from devkit.waits import PATIENT_S, until
 from remora.config import SqliteSettings
-from remora.model.errors import QueueFull, StoreDamaged, StoreFull, StoreUnavailable, TopicRefused
+from remora.model.errors import NotificationRefused, QueueFull, StoreDamaged, StoreFull, StoreUnavailable, TopicRefused
 from remora.model.ingest import Removed, RoutedEvent
+from remora.model.notification import Notification
 from remora.model.peaks import HourPeak
 from remora.model.shard import LockToken, Shard, ShardStats
 from remora.model.topic import Target, Topic
@@ -23,6 +25,7 @@ from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.files.file import File, write_nothing
 from remora.storage.sqlite.queues import catalog
 from remora.storage.sqlite.tables import schema
+from remora.storage.sqlite.topics import notifications as sqlite_notifications
 from remora.storage.sqlite.topics import own_topics as topics
 from support.stores import QUIET_S, own_topic, settle_all, spread
 
@@ -343,3 +346,34 @@ async def test_closed_store(settings: SqliteSettings) -> None:
         with pytest.raises(StoreUnavailable):
             await call()
     assert not store.connected
+
+
+async def test_a_removal_that_nobody_waits_for(
+    store: SqliteStore, settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal whose caller is gone keeps notifications from being changed until its transaction has ended."""
+    monkeypatch.setattr(sqlite_notifications, "_WITHIN_S", 0)  # who would have to wait gives up
+    topic = await store.own_topics.create(own_topic("b", 1))
+    assert store._files.file_of("b") is not store._files.first
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def forget(connection: sqlite3.Connection, name: str) -> None:
+        begun.set()
+        assert goes_on.wait(PATIENT_S)
+
+    monkeypatch.setattr(topics, "forget_hold", forget)
+    async with SqliteStore(settings) as other:
+        removing = asyncio.create_task(store.own_topics.remove(topic, discard=False))
+        assert await asyncio.to_thread(begun.wait, PATIENT_S)
+        removing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await removing
+
+        try:
+            with pytest.raises(StoreUnavailable, match="others changed notifications or removed topics"):
+                await other.notifications.change(None, Notification("n", ("b",)))
+        finally:
+            goes_on.set()
+        monkeypatch.setattr(sqlite_notifications, "_WITHIN_S", PATIENT_S)
+        with pytest.raises(NotificationRefused, match="there is no topic 'b'"):
+            await other.notifications.change(None, Notification("n", ("b",)))

@@ -133,10 +133,15 @@ class File:
         self._bell.ring(shards)
         doorbell.ring(self.path)
 
-    def post(self, job: Job[T], done: Done[T] | None = None) -> None:
-        """Have a job run without waiting for it; it need not be durable. To be called in the event loop."""
-        if not self._is_closed and self.damage is None:
-            self._writer.post(job, done)
+    def post(self, job: Job[T], done: Done[T] | None = None) -> bool:
+        """Have a job run without waiting for it; it need not be durable. To be called in the event loop.
+
+        False where nothing runs any more, and nothing is told.
+        """
+        if self._is_closed or self.damage is not None:
+            return False
+        self._writer.post(job, done)
+        return True
 
     async def read(self, look: Look[T]) -> T:
         """What a look shows."""

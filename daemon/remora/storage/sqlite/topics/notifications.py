@@ -12,7 +12,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from remora.bounded import all_of
 from remora.model.errors import StoreError, StoreUnavailable
 from remora.model.notification import Definitions, Notification
 from remora.policy.ingest.notification_rules import check_replacement, check_topics
+from remora.storage.sqlite.files.file import File, write_nothing
 from remora.storage.sqlite.files.open_files import Files
 from remora.storage.sqlite.files.part import SqlitePart
 from remora.storage.sqlite.tables.soundness import number_fact
@@ -61,10 +62,10 @@ class StoredNotifications(SqlitePart):
         return self._known
 
     @asynccontextmanager
-    async def unchanged(self) -> AsyncIterator[Definitions]:
+    async def unchanged(self, file: File) -> AsyncIterator[Definitions]:
         """All of them, which nobody changes meanwhile; nor does another process remove a topic that is removed so.
 
-        Raises StoreUnavailable where others go on for too long.
+        `file` is where the caller writes to meanwhile. Raises StoreUnavailable where others go on for too long.
         """
         _ = self._files.first  # which says why the store is not open
         directory = Path(self._files.settings.first)
@@ -72,11 +73,18 @@ class StoredNotifications(SqlitePart):
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as exc:
             raise StoreUnavailable(f"cannot open {directory}: {exc.strerror}") from exc
-        try:
+        with ExitStack() as held:
+            held.callback(os.close, descriptor)
             await _lock(descriptor, directory)
-            yield await self.definitions()
-        finally:
-            os.close(descriptor)
+            try:
+                yield await self.definitions()
+            except (StoreUnavailable, asyncio.CancelledError):
+                # What nobody waits for any more may be under way: the lock is let go of behind it, as the file's writer
+                # does one job after the other.
+                lock = held.pop_all()
+                if not file.post(write_nothing, lambda _: lock.close()):
+                    lock.close()
+                raise
 
     async def change(self, before: Notification | None, after: Notification | None) -> None:
         """Replace one by another of its id, where it is as `before` says."""
@@ -94,7 +102,7 @@ class StoredNotifications(SqlitePart):
                 connection.execute(_PUT, (name, msgspec.json.encode(after)))
             connection.execute(_CHANGED)
 
-        async with self.unchanged():
+        async with self.unchanged(self._files.first):
             if after is not None:
                 check_topics(after, await self.topics_there(after.topics))
             await self._files.first.write(change, upkeep=True)  # what keeps events from a full disk
@@ -119,6 +127,8 @@ async def _lock(descriptor: int, directory: Path) -> None:
                 raise StoreUnavailable(
                     f"others changed notifications or removed topics in {directory} for {_WITHIN_S:g} s"
                 ) from exc
+        except OSError as exc:  # of a file system without such locks
+            raise StoreUnavailable(f"cannot lock {directory}: {exc.strerror}") from exc
         await asyncio.sleep(_PAUSE_S)
 
 

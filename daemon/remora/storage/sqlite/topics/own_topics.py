@@ -195,7 +195,7 @@ class Topics(SqlitePart):
             return Removed(shards, entries)
 
         file = self._files.file_of(topic.name)
-        async with self._notifications.unchanged() as definitions:
+        async with self._notifications.unchanged(file) as definitions:
             check_removal(topic.name, definitions)
             removed = await file.write(remove, upkeep=True, changes_topics=True)
         _sweep(file)
