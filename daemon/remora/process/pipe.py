@@ -20,6 +20,10 @@ MOST_LINE = 256 << 20
 """A line longer than this is a defect: the metrics of 500 topics take about 4 MB."""
 
 
+MOST_BEHIND = 64 << 10
+"""With more bytes that the other end has not read, it is behind."""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Base of all messages; a line's `type` is the name of its class."""
 
@@ -210,6 +214,11 @@ class Pipe:
         """Send at once, or as soon as the other end reads."""
         if not self._writer.is_closing():
             self._writer.write(msgspec.json.encode(message) + b"\n")
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the other end reads more slowly than is sent; what is sent all the same is kept until it does."""
+        return self._writer.transport.get_write_buffer_size() > MOST_BEHIND
 
     async def line(self) -> bytes | None:
         """The next line; None when the other end is closed."""

@@ -21,6 +21,7 @@ from remora.codec.sequencer import Result
 from remora.engine.sequencer import LOW
 from remora.model.exits import Exit
 from remora.model.log import LogName
+from remora.policy.logs.sequence import LogShares
 from remora.process.loop import run_loop
 from remora.process.pipe import Pipe
 from remora.sequencer.messages import Begin, Did, Forgotten, Leave, Low, Missed, Over, Raised, Serve, ToWorker, Works
@@ -30,8 +31,11 @@ DID_EVERY_S = 1.0
 ASKED_ANEW_S = 0.01
 """How long a log that was asked for is not asked for again: clients repeat what is not served."""
 
-MOST_ASKED = 1024
-"""Logs that are asked for in that time."""
+MOST_ASKED = 256
+"""Logs that are asked for in that time; each costs the process that registers logs about as much as the worker."""
+
+MOST_ASKED_OF_ONE = 32
+"""Those of them that one connection has asked for: a client that asks for endless names leaves room for others."""
 
 ACCEPTS = 1
 """Connections that a round accepts: the other workers are awake, too, and take the next ones."""
@@ -47,7 +51,7 @@ class SequencerWorker:
         size = os.fstat(begin.memory).st_size
         self._cells = speedups.SequencerCells(mmap.mmap(begin.memory, size))
         self._core = speedups.SequencerCore(self._missed, begin.settings.max_range, LOW)
-        self._asked: set[tuple[LogName, Result]] = set()
+        self._asked: dict[Result, LogShares] = {}
         self._told: set[LogName] = set()
         self._rounds: Rounds
 
@@ -109,11 +113,14 @@ class SequencerWorker:
                 self._rounds.resume(log)
 
     def _missed(self, log: LogName, result: Result) -> None:
-        if (log, result) in self._asked or len(self._asked) >= MOST_ASKED:
+        """Ask for a log. What is not asked for now is when its client repeats the request."""
+        if self._pipe.is_behind:
             return
         if not self._asked:
             asyncio.get_running_loop().call_later(ASKED_ANEW_S, self._asked.clear)
-        self._asked.add((log, result))
+        asked = self._asked.setdefault(result, LogShares(MOST_ASKED, MOST_ASKED_OF_ONE))
+        if log in asked or not asked.admit(log, self._core.client):
+            return
         client = self._begin.number << 32 | self._core.client
         self._pipe.send(Missed(pool=log.pool, name=log.name, result=result.value, client=client))
 

@@ -111,6 +111,10 @@ class LogShares:
         self._clients: dict[LogName, int] = {}
         self._counts: dict[int, int] = {}
 
+    def __contains__(self, log: LogName) -> bool:
+        """Whether a log is counted."""
+        return log in self._clients
+
     def admit(self, log: LogName, client: int) -> bool:
         """Count a log for a client, unless its share or the room of all is used up. One that is counted stays so."""
         if log in self._clients:
