@@ -37,7 +37,7 @@ LOGS, COUNTERS = ("orders", "audit"), ("ids",)
 JOURNAL = "journal"
 """The log that clients use through `remora.log.Log`."""
 LEASE_S = {"sqlite": 1.0, "rados": 2.0}
-START_S, STOP_S, FINISH_S = 180.0, 120.0, 150.0
+START_S, STOP_S, FINISH_S = 180.0, 120.0, 400.0
 CALM_S = 0.7
 CLIENTS = 2
 UNAVAILABLE = 69
