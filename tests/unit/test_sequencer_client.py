@@ -349,7 +349,7 @@ async def test_a_server_that_does_not_serve_the_log_is_left(tmp_path: Path) -> N
     async with served(tmp_path, elsewhere, "other") as other, served(tmp_path, a_core(epoch=7)) as address:
         for ask in (SequencerClient.next, SequencerClient.tail):
             async with SequencerClient([other, address], timeout_s=PATIENT_S) as client:
-                client._not_served_s = 0.05
+                client._not_served_s = 0.01
                 assert (await ask(client, LOG)).epoch == 7
         async with served(tmp_path, begins, "begins") as first, SequencerClient([first, address]) as client:
             client._not_served_s = PATIENT_S
