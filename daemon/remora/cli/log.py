@@ -14,8 +14,8 @@ from remora.cli.options import config_option, json_option
 from remora.cli.output import print_json, print_line, run_async
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import Settings
+from remora.log import open_log
 from remora.log.entries import LogTimes
-from remora.log.opened import open_log
 from remora.log.shared import Log, NotAppended
 from remora.model.errors import StoreUnavailable
 from remora.model.log import MOST_POSITION, MOST_WIDTH, Cell, LogKind, LogName, Projection, Token
