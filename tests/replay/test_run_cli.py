@@ -115,7 +115,7 @@ def test_a_run_without_a_terminal_says_that_it_sends(tmp_path: Path, capsys: pyt
 def test_a_verification_looks_where_the_daemon_said_that_it_delivers(
     tmp_path: Path, kafka_topic: str, looked_for: str
 ) -> None:
-    """Without --topic it is the Kafka topic that the run was told, else remora's; it is looked for first."""
+    """Without --topic it is the Kafka topic that the run was told, else remora's; it is looked for before Spark is."""
     prepared = prepare(tmp_path / "trace", [Wanted(0, "PUT", "k")])
     trace = layout.read(prepared.trace, layout.Trace)
     run = layout.ReplayRun(
@@ -123,6 +123,8 @@ def test_a_verification_looks_where_the_daemon_said_that_it_delivers(
         versions={}, kafka_topic=kafka_topic,
     )  # fmt: skip
     layout.write(RunDirectory(tmp_path).run, run)
+    (RunDirectory(tmp_path).journal / "part=0").mkdir(parents=True)
+    (RunDirectory(tmp_path).journal / "part=0/attempt=0.jsonl").touch()
 
     done = CliRunner().invoke(group, ["replay", "verify", str(tmp_path), "--bootstrap", "127.0.0.1:1"])
 

@@ -115,11 +115,13 @@ def notified(value: bytes | None, *, is_decoded: bool) -> list[Notified]:
         raise Unusable("the record has no value")
     try:
         document = _decode(value)
-    except UnicodeDecodeError as exc:
-        raise Unusable(f"not UTF-8: {exc.reason}") from exc
     except msgspec.ValidationError as exc:
         raise Unusable(f"not a notification: {exc}"[:_MOST_SHOWN]) from exc
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:  # of what is not UTF-8 either, by release
+        try:
+            value.decode()
+        except UnicodeDecodeError as unreadable:
+            raise Unusable(f"not UTF-8: {unreadable.reason}") from exc
         raise Unusable(f"not JSON: {exc}"[:_MOST_SHOWN]) from exc
     except RecursionError as exc:
         raise Unusable("not JSON: nested too deeply") from exc

@@ -162,7 +162,7 @@ class File:
 
         def of_one_moment(connection: sqlite3.Connection) -> T:
             with snapshot(connection):
-                self._check_open(connection)
+                self._check_version(connection)
                 return look(connection)
 
         return self._on_reader(of_one_moment)
