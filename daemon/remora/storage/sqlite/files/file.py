@@ -78,7 +78,12 @@ class File:
         self._files = place.files
         self._bell = bell
         self._changed = changed
-        around = Around(self._check_open, recent.is_due, recent.settle, recent.make_room)
+
+        def check(connection: sqlite3.Connection) -> None:
+            self._check_names(connection)
+            self._check_version(connection)
+
+        around = Around(check, recent.is_due, recent.settle, recent.make_room)
         room = Room(path, self._kept, place.files, place.most_together)
         self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
@@ -271,11 +276,6 @@ class File:
         self.is_stale = found != self._place
         if self.is_stale:
             raise StoreAway("gone", f"{self.path} is gone: another file lies in its place")
-
-    def _check_open(self, connection: sqlite3.Connection) -> None:
-        """Raise StoreUnavailable where this process must not read or write what it has open."""
-        self._check_names(connection)
-        self._check_version(connection)
 
     def _check_names(self, connection: sqlite3.Connection) -> None:
         """Raise StoreAway where others would not find what the connection has open beside the file."""
