@@ -67,20 +67,24 @@ def test_no_prefix_does_harm(decoder: Decoder) -> None:
 @every_decoder
 @pytest.mark.parametrize("word", [0x10_0000, 0x7FFF_FFFF, 0xFFFF_FFFF])
 def test_no_length_allocates_more_than_the_input(decoder: Decoder, word: int) -> None:
-    """With any four bytes turned into a huge number, a decoder needs some kilobytes at most."""
+    """With any four bytes turned into a huge number, a decoder needs some kilobytes at most.
+
+    Each input is measured by itself: when Python collects what the errors of others have left differs by process.
+    """
     data = decoder.valid[0]
     changed = [data[:at] + word.to_bytes(4, "little") + data[at + 4 :] for at in range(len(data) - 3)]
     for each in changed:
         check(decoder, each)  # what is made once and kept, such as code and caches, is made here
 
+    most = 0
     tracemalloc.start()
     try:
-        tracemalloc.reset_peak()
-        before = tracemalloc.get_traced_memory()[0]
         for each in changed:
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
             check(decoder, each)
-        peak = tracemalloc.get_traced_memory()[1] - before
+            most = max(most, tracemalloc.get_traced_memory()[1] - before)
     finally:
         tracemalloc.stop()
 
-    assert peak < 256 * 1024
+    assert most < 64 * 1024
