@@ -25,7 +25,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -45,7 +44,7 @@ from devkit.bench import against_http, against_outpost, against_redis, confluent
 from devkit.bench.backlog import PARTITIONS, Backlog, Shape, backlog, measured
 from devkit.bench.clusters import BenchError, Clusters, running_clusters
 from devkit.bench.delivered import kafka_topics
-from devkit.bench.errand import Arrivals, Errand, Sent
+from devkit.bench.errand import Arrivals, Errand, Sent, medians
 from devkit.bench.kafka_connect import CONNECT, KafkaConnect
 from devkit.bench.load import Load, records
 from devkit.bench.programs import kill, remora_on
@@ -227,16 +226,13 @@ PEERS: Mapping[str, Callable[[], _Peer]] = {KCAT: _Kcat, CONFLUENT: _Confluent, 
 
 def row(sender: str, turns: Sequence[Sent], arrived: Arrivals) -> Row:
     """The medians of the turns."""
-
-    def median(figure: Callable[[Sent], float]) -> float:
-        return statistics.median(map(figure, turns))
-
+    found = medians(turns)
     return Row(
         sender,
-        median(lambda turn: turn.rate),
-        median(lambda turn: turn.cpu_us["sender"]),
-        median(lambda turn: turn.cpu_us["broker"]),
-        median(lambda turn: turn.peak_rss_bytes),
+        found.rate,
+        found.cpu_us["sender"],
+        found.cpu_us["broker"],
+        found.peak_rss_bytes,
         arrived.events,
         arrived.copies,
         arrived.inversions,

@@ -19,7 +19,6 @@ import json
 import os
 import pwd
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
@@ -37,7 +36,7 @@ from devkit.bench import programs
 from devkit.bench.backlog import store_backlog
 from devkit.bench.clusters import BenchError
 from devkit.bench.embedded import Embedded, own_topic
-from devkit.bench.errand import Sent
+from devkit.bench.errand import Sent, medians
 from devkit.bench.load import Load, bodies
 from devkit.clusters.rabbitmq import RabbitMQ, running_rabbitmq
 from devkit.clusters.state import cache_home
@@ -176,7 +175,7 @@ def _until(asked: _Asked, count: int) -> tuple[float, int]:
 
 
 def _at_rest(asked: _Asked, quiet_s: float = 5.0) -> int:
-    """How many requests came when no further one has come for so long: copies come late."""
+    """How many requests have come by the time that none comes for `quiet_s`. Copies come late."""
     level, moved = asked(), time.monotonic()
     while time.monotonic() < moved + quiet_s:
         time.sleep(0.1)
@@ -367,18 +366,8 @@ def _ready(argv: Sequence[str]) -> None:
 
 def row(server: str, turns: Sequence[Sent], copies: int) -> Row:
     """The medians of the turns."""
-
-    def median(figure: Callable[[Sent], float]) -> float:
-        return statistics.median(map(figure, turns))
-
-    return Row(
-        server,
-        median(lambda turn: turn.rate),
-        median(lambda turn: turn.cpu_us["sender"]),
-        median(lambda turn: turn.cpu_us["receiver"]),
-        median(lambda turn: turn.peak_rss_bytes),
-        copies,
-    )
+    found = medians(turns)
+    return Row(server, found.rate, found.cpu_us["sender"], found.cpu_us["receiver"], found.peak_rss_bytes, copies)
 
 
 def print_table(rows: Sequence[Row], value: float) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,11 +55,20 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Sent:
-    """One turn; `cpu_us` for an event, of sender and broker."""
+    """One turn; `cpu_us` for an event, of the sender and of what it sends to."""
 
     rate: float
     cpu_us: dict[str, float]
     peak_rss_bytes: int
+
+
+def medians(turns: Sequence[Sent]) -> Sent:
+    """The median of each figure of some turns."""
+    return Sent(
+        statistics.median(turn.rate for turn in turns),
+        {of: statistics.median(turn.cpu_us[of] for turn in turns) for of in turns[0].cpu_us},
+        round(statistics.median(turn.peak_rss_bytes for turn in turns)),
+    )
 
 
 @dataclass(frozen=True)

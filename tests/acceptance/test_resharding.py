@@ -74,7 +74,7 @@ class Senders:
         self._tasks = [tasks.create_task(self._run(number)) for number in range(self._load.senders)]
 
     async def end(self) -> None:
-        """Have all requests answered, send no more, and log the rate that was reached."""
+        """Wait for all answers, stop the senders, and log the rate that they reached."""
         self._ended.set()
         await asyncio.gather(*self._tasks)
         seconds = asyncio.get_running_loop().time() - self._began

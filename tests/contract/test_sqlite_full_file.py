@@ -61,8 +61,8 @@ def is_sound(configured: SqliteSettings) -> bool:
 
 
 async def passed_through(store: SqliteStore) -> Topic:
-    """A topic of two shards, the second of which has taken in and delivered some megabytes since the first took in an
-    event that waits."""
+    """A topic of two shards. An event waits in the first one; the second one has taken in and delivered some megabytes
+    since."""
     topic = await store.own_topics.create(own_topic("t", 2))
     await store.ingest.publish(topic, some(0, 1))
     for _ in range(ROUNDS):

@@ -641,8 +641,8 @@ async def test_a_stale_route_is_left_only_when_nothing_is_under_way() -> None:
 @pytest.mark.guarantee("order-per-object")
 @in_virtual_time
 async def test_lanes_take_turns_where_few_may_be_under_way() -> None:
-    """No more lanes are under way than the route allows at the time, also of those that have begun; of those that wait
-    the one with the oldest entry goes on, so that the queue's front leads; and each key's records arrive in order."""
+    """At most as many lanes are under way as the route allows at the time; those that have begun count, too. Of the
+    lanes that wait the one with the oldest entry goes on. Each key's records arrive in order."""
     store, endpoint = FakeStore(), FakeEndpoint(lanes=40)
     store.make("t", *(raw_entry(f"k{i % 400}", i) for i in range(4000)))
     store.metadata["t"] = a_topic()

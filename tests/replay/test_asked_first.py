@@ -252,7 +252,7 @@ def test_what_is_to_be_sent_is_known_without_spark(tmp_path: Path) -> None:
 
 
 def test_an_emission_goes_on_to_the_same_topic(tmp_path: Path) -> None:
-    """Findings of which a part may have been sent go to no other topic, but for those that an older remora planned."""
+    """What may have been sent in part goes to no other topic, unless an older remora has planned it."""
     directory = ReconciledDirectory(tmp_path / "out")
     directory.keep(msgspec.structs.replace(FOUND, landing=None))
     plan_emission(directory.path, topic="photos")

@@ -270,9 +270,7 @@ class SequencerClient:
             return "its epoch is over"
         server = self._connection
         if refused.by(server) >= self._not_served_s and server is not None:
-            server.gives_nothing = True
-            if not server.sent:  # else it closes when it has answered
-                server.close()
+            server.end()
         return "the log is not served now"
 
     async def _learn(self, log: LogName) -> None:

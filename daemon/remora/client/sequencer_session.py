@@ -128,7 +128,7 @@ class SequencerSession(asyncio.Protocol):
         self.sent: deque[RequestSent] = deque()
         self.transport: asyncio.WriteTransport | None = None
         self.gives_nothing = False
-        """Left for the next address: no more is sent, and it is closed once it owes nothing."""
+        """Whether the client goes on with the next address."""
         self._owes_since = inf  # or when it said something last while it owed replies
         self._look: asyncio.TimerHandle | None = None
 
@@ -173,14 +173,20 @@ class SequencerSession(asyncio.Protocol):
             place += 4 + size
         self._rest = data[place:]
         self._owes_since = self._loop.time() if self.sent else inf
-        if self.gives_nothing and not self.sent:
-            self.close()
+        if self.gives_nothing:
+            self.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         if self._look is not None:
             self._look.cancel()
         self._on_lost(self)
+
+    def end(self) -> None:
+        """Close when all replies have come that are owed. The client sends nothing more, and goes on elsewhere."""
+        self.gives_nothing = True
+        if not self.sent:
+            self.close()
 
     def close(self) -> None:
         if self.transport is not None:

@@ -6,10 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from prometheus_client.core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
+from remora.metrics.counts import TimesHistogram
 from remora.metrics.events import EventGroup, Instruments
 from remora.policy.status.stages import (
     BOUNDS_S,
@@ -20,13 +18,10 @@ from remora.policy.status.stages import (
     StageCounts,
     StageHistory,
     StageTimes,
-    bucket_of,
     quantile_s,
     slow_stages,
     stage_sentences,
 )
-
-_BOUND_NAMES = [str(floatToGoString(each)) for each in (*BOUNDS_S, float("inf"))]  # type: ignore[no-untyped-call]  # unannotated there
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,53 +84,19 @@ def slow_lines(shown: Iterable[Mapping[str, Any]], at: Collection[str] | None = 
     return stage_sentences(slow_stages(each.times for each in rows))
 
 
-class StageHistogram(Collector):
-    """The times of all stages. A time costs a look for its bucket and two sums."""
-
-    def __init__(self) -> None:
-        self._series: dict[Place, list[int]] = {}
-        self._sums: dict[Place, float] = {}
-
-    def took(self, stage: EventStage, at: str, seconds: float) -> None:
-        """Count a time."""
-        place = stage, at
-        try:
-            counts = self._series[place]
-        except KeyError:
-            counts = self._series[place] = [0] * len(_BOUND_NAMES)
-            self._sums[place] = 0.0
-        counts[bucket_of(seconds)] += 1
-        self._sums[place] += seconds
-
-    def counts(self) -> dict[Place, StageCounts]:
-        """What was counted by now."""
-        return {place: StageCounts(tuple(each), self._sums[place]) for place, each in self._series.items()}
-
-    def collect(self) -> Iterable[Metric]:
-        """The family, with cumulative buckets."""
-        family = HistogramMetricFamily(
-            "remora_stage_seconds",
-            "Time that a stage of events took: of a page, a batch or a transaction.",
-            labels=["stage", "at"],
-        )
-        for (stage, at), counts in list(self._series.items()):
-            total, buckets = 0, []
-            for name, count in zip(_BOUND_NAMES, list(counts), strict=True):
-                total += count
-                buckets.append((name, float(total)))
-            family.add_metric([stage, at], buckets, self._sums[stage, at])
-        yield family
-
-
 class StageEvents(EventGroup):
     """See the module. It is a StageMeter."""
 
     def __init__(self, instruments: Instruments) -> None:
         super().__init__(instruments)
-        self._stages, self._stage_history = StageHistogram(), StageHistory()
-        self.stage_took = self._stages.took
-        """A stage has ended; see `StageMeter`."""
-        instruments.registry.register(self._stages)
+        self._stage_history = StageHistory()
+        self._stages = TimesHistogram(
+            instruments.registry,
+            "remora_stage_seconds",
+            "Time that a stage of events took: of a page, a batch or a transaction.",
+            ("stage", "at"),
+            BOUNDS_S,
+        )
         self._queue_jobs = instruments.gauge(
             "remora_store_queue_jobs", "Jobs that wait for the writers of the embedded store's files."
         )
@@ -153,6 +114,10 @@ class StageEvents(EventGroup):
             buckets=(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5),
         )
 
+    def stage_took(self, stage: EventStage, at: str, seconds: float) -> None:
+        """A stage has ended; see `StageMeter`."""
+        self._stages.observe(seconds, stage, at)
+
     def store_depth(self, jobs: int, operations: int) -> None:
         """So many jobs wait for the store's writers, and so many operations for answers."""
         self._queue_jobs.set(jobs)
@@ -168,7 +133,10 @@ class StageEvents(EventGroup):
 
     def note_stages(self, now: float) -> None:
         """A moment to compare later ones with; called every second or so."""
-        self._stage_history.note(now, self._stages.counts())
+        counts = self._stages.counts().items()
+        self._stage_history.note(
+            now, {(EventStage(stage), at): StageCounts(tuple(each), total) for (stage, at), (each, total) in counts}
+        )
 
     def stages(self) -> list[StageRow]:
         """How long each stage takes of late, and took before."""

@@ -181,8 +181,8 @@ async def test_a_view_is_of_one_reading_of_the_catalogue(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("goes_on", [True, False])
 @in_virtual_time
 async def test_very_many_shards_are_given_back_in_several_turns(monkeypatch: pytest.MonkeyPatch, goes_on: bool) -> None:
-    """A worker that drains, and has no other to hand its shards to, releases all of them, and no more of them once the
-    drain is undone."""
+    """A worker that drains and has no other to hand its shards to releases all of them. It keeps those that are left
+    when the drain is undone."""
     store, turns = a_store(*QUEUES), Turns()
     release = Roster.release
 

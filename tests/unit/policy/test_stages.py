@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,6 @@ from remora.policy.status.stages import (
     StageCounts,
     StageHistory,
     StageTimes,
-    bucket_of,
     quantile_s,
     slow_stages,
     stage_sentences,
@@ -30,7 +30,7 @@ S = EventStage
 
 def counts(seconds: float, times: int = 100) -> StageCounts:
     """So many times of this length."""
-    buckets = tuple(times if at == bucket_of(seconds) else 0 for at in range(len(BOUNDS_S) + 1))
+    buckets = tuple(times if at == bisect_left(BOUNDS_S, seconds) else 0 for at in range(len(BOUNDS_S) + 1))
     return StageCounts(buckets, times * seconds)
 
 

@@ -91,7 +91,7 @@ def acquisitions(view: View) -> Acquisitions:
 
 
 def concerned(view: View) -> list[Shard]:
-    """The shards to judge: those of which nothing is known first, then those that were tried longest ago.
+    """The shards to judge. Those that were never tried come first, then those that were tried longest ago.
 
     While the catalogue says nothing new, what is not known of stays as it is, and so does what is owned.
     """

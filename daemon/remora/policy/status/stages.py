@@ -6,7 +6,6 @@ that wait for another slow one are its consequences, and the rest are causes.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,11 +135,6 @@ FEWEST = 5
 NOW_S = 15.0
 HOUR_S = 3600.0
 _LONG_S = 300.0
-
-
-def bucket_of(seconds: float) -> int:
-    """The bucket in which a time is counted."""
-    return bisect_left(BOUNDS_S, seconds)
 
 
 def quantile_s(counts: StageCounts, part: float) -> float | None:

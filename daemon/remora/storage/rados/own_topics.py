@@ -56,8 +56,10 @@ class RadosOwnTopics:
     """Topics with their queues; see `ports.administration.OwnTopics`."""
 
     def __init__(self, parts: OwnTopicsParts) -> None:
-        self._registry, self._queues, self._sealed, self._inspection = parts[:4]
-        self._holds, self._former, self._notifications = parts[4:]
+        (
+            self._registry, self._queues, self._sealed, self._inspection, self._holds, self._former,
+            self._notifications,
+        ) = parts  # fmt: skip
 
     # --- looking ---------------------------------------------------------------------------------------
 

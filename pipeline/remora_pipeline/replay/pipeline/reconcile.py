@@ -40,8 +40,8 @@ from remora_pipeline.replay.pipeline.reconcile_plan import (
     ReconcilePlan,
     ask_first,
     inventory_of,
-    is_listed,
     listed_at_us,
+    listed_before,
     manifest_for,
     refuse_what_is_to_come,
 )
@@ -229,8 +229,7 @@ def _listed(spark: SparkSession, plan: ReconcilePlan, directory: ReconciledDirec
         at_us = listed_at_us(plan, plan.listing)
         return _Listed(listed_in_file(spark, plan.listing), str(plan.listing), at_us, at_us)
     assert plan.gateway is not None, "there is something that tells what is in the bucket"
-    kept = directory.listed() if is_listed(plan, directory) else None
-    listing = kept or _list(spark, plan, plan.gateway, directory)
+    listing = listed_before(plan, directory) or _list(spark, plan, plan.gateway, directory)
     objects = spark.read.schema(LISTED).parquet(pattern(directory.listing))
     return _Listed(objects, listing.source, listing.begun_us, listing.ended_us)
 

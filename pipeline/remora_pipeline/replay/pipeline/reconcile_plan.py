@@ -12,7 +12,7 @@ from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.layout import read
 from remora_pipeline.replay.pipeline.directory import LandedDirectory, Landing
 from remora_pipeline.replay.pipeline.listing import Manifest, manifest_of, see_listing
-from remora_pipeline.replay.pipeline.reconciliation import ReconciledDirectory
+from remora_pipeline.replay.pipeline.reconciliation import Listing, ReconciledDirectory
 from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora_pipeline.replay.run.targets.s3 import Gateway
 
@@ -57,7 +57,7 @@ def ask_first(plan: ReconcilePlan, directory: ReconciledDirectory) -> None:
     elif plan.listing is not None:
         see_listing(plan.listing)
         refuse_what_is_to_come(str(plan.listing), listed_at_us(plan, plan.listing), plan.grace_s)
-    elif not is_listed(plan, directory):
+    elif listed_before(plan, directory) is None:
         from remora_pipeline.replay.pipeline.s3_objects import see_bucket  # its libraries take a second to load
 
         assert plan.gateway is not None, "there is something that tells what is in the bucket"
@@ -94,12 +94,12 @@ def listed_at_us(plan: ReconcilePlan, listing: Path) -> int:
     return listing.stat().st_mtime_ns // 1000 if plan.listed_at_us is None else plan.listed_at_us
 
 
-def is_listed(plan: ReconcilePlan, directory: ReconciledDirectory) -> bool:
-    """Whether an earlier run has listed the bucket. Raises ReplayRefused where it has listed another one."""
+def listed_before(plan: ReconcilePlan, directory: ReconciledDirectory) -> Listing | None:
+    """The listing of the bucket that an earlier run has made. Raises ReplayRefused where it is of another bucket."""
     listing = directory.listed()
     if listing is not None and listing.bucket != plan.bucket:
         raise ReplayRefused(f"{directory.path}: has a listing of bucket {listing.bucket}, not of {plan.bucket}")
-    return listing is not None
+    return listing
 
 
 def refuse_what_is_to_come(source: str, begun_us: int, grace_s: float) -> None:

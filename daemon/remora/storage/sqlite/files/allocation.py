@@ -50,16 +50,16 @@ class KeptOpen:
     def use(self, path: Path) -> None:
         """Keep the file that lies there from now on, and no other."""
         with _lock:
-            found = path.stat()
-            if self.file == (found.st_dev, found.st_ino):
+            file = id_of(path)
+            if self.file == file:
                 return
             self._let_go()
-            if (entry := _users.get((found.st_dev, found.st_ino))) is None:
+            if (entry := _users.get(file)) is None:
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-                found = os.fstat(descriptor)  # what was opened, should another file have taken the place
-                entry = _users.setdefault((found.st_dev, found.st_ino), [descriptor, 0])
+                file = id_of(descriptor)  # of what was opened, should another file have taken the place
+                entry = _users.setdefault(file, [descriptor, 0])
             entry[1] += 1
-            self.file = found.st_dev, found.st_ino
+            self.file = file
 
     def share(self, file: FileId) -> bool:
         """Keep a file that others of this process keep, whatever its name is by now; False where none does."""
@@ -145,9 +145,9 @@ def index_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-shm")
 
 
-def id_of(path: Path) -> FileId:
-    """Which file lies there."""
-    found = path.stat()
+def id_of(file: Path | int) -> FileId:
+    """Which file lies there, or has this descriptor."""
+    found = os.stat(file)
     return found.st_dev, found.st_ino
 
 

@@ -32,6 +32,10 @@ LOG_BYTES = 8 << 20
 says otherwise, as the disk allows."""
 
 _CHECKPOINT_PATIENCE_MS = 100
+_PAGES_LEFT = """
+SELECT max_page_count - page_count + freelist_count
+FROM pragma_max_page_count, pragma_page_count, pragma_freelist_count
+"""
 
 _WRITER_CACHE_KIB, _READER_CACHE_KIB = 2048, 512
 
@@ -114,6 +118,12 @@ def _connected(path: Path, reader: bool, patience_s: float) -> sqlite3.Connectio
         connection.close()
         raise
     return connection
+
+
+def pages_left(connection: sqlite3.Connection) -> int:
+    """How many pages a transaction finds: free ones, and those by which `Room.limit_growth` lets the file grow."""
+    (pages,) = connection.execute(_PAGES_LEFT).fetchone()
+    return int(pages)
 
 
 def begin_log_anew(connection: sqlite3.Connection) -> bool:

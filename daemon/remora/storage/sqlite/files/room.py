@@ -21,7 +21,7 @@ from remora.model.errors import StoreError, StoreFull
 from remora.policy.ingest import disk_room
 from remora.policy.ingest.disk_room import Disk, Reserve
 from remora.storage.sqlite.files.allocation import KeptOpen, allocate, keep_log, log_of
-from remora.storage.sqlite.files.connections import PAGE_BYTES
+from remora.storage.sqlite.files.connections import PAGE_BYTES, pages_left
 
 _MOST_PAGES = 1 << 30
 _STEP_BYTES = 1 << 20
@@ -162,7 +162,7 @@ class Room:
         (self._has_ballast,) = connection.execute(_HAS_BALLAST).fetchone()
         if self._has_ballast:
             return True
-        if not disk_room.has_room_for_ballast(self._kept, self.pages_left(connection)):
+        if not disk_room.has_room_for_ballast(self._kept, pages_left(connection)):
             return False
         connection.execute(_TAKE_BALLAST, (self._kept.ballast_pages * (PAGE_BYTES - 4),))
         self._has_ballast = True
@@ -208,14 +208,6 @@ class Room:
         step = -(-nbytes // _STEP_BYTES) * _STEP_BYTES
         most = step if self._largest is None else min(step, self._largest)
         return allocate(descriptor, size, most) or allocate(descriptor, size, nbytes)
-
-    def pages_left(self, connection: sqlite3.Connection) -> int:
-        """How many pages the next transaction finds: those that are free, and by how many the file may grow."""
-        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        if not self._disk.may_be_filled:
-            return int(free)
-        (used,) = connection.execute("PRAGMA page_count").fetchone()
-        return int(free) + max(0, self._most_pages - int(used))
 
 
 def _largest_file() -> int | None:

@@ -20,7 +20,7 @@ from remora.policy.ingest.disk_room import SCARCE_PAGES
 from remora.policy.status.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite.files.allocation import log_of
-from remora.storage.sqlite.files.connections import FileConnection, begin_log_anew, connect
+from remora.storage.sqlite.files.connections import FileConnection, begin_log_anew, connect, pages_left
 from remora.storage.sqlite.files.refusals import ends_transaction, is_busy, kept_busy, translated
 from remora.storage.sqlite.files.room import Room
 from remora.storage.sqlite.tables.recent import IndexedConnection
@@ -276,7 +276,7 @@ class Writer:
             return
         self._room_is_left_until = now + _IN_VAIN_S
         with suppress(sqlite3.Error):  # which the next transaction meets
-            if self._room.pages_left(self._connection) < SCARCE_PAGES:
+            if pages_left(self._connection) < SCARCE_PAGES:
                 self._make_room_for_events()
 
     def _transact(self, waiting: deque[_QueuedJob], batch: list[_QueuedJob]) -> None:

@@ -18,7 +18,7 @@ from remora.policy.ingest.group_commit import Past, fitting, wait_s
 from remora.policy.status.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
 from remora.ports.tracing import NO_TRACER, Tracer, Work
-from remora.storage.sqlite.files.connections import PAGE_BYTES
+from remora.storage.sqlite.files.connections import PAGE_BYTES, pages_left
 from remora.storage.sqlite.files.file import File
 from remora.storage.sqlite.tables.write_batch import WriteBatch
 
@@ -51,11 +51,6 @@ _MOST_REQUESTS = 1024
 _MOST_BYTES = 8 << 20
 MOST_LINKS = 32
 """Requests that the span of a group links to, of those that have a trace."""
-
-_PAGES_LEFT = """
-SELECT max_page_count - page_count + freelist_count
-FROM pragma_max_page_count, pragma_page_count, pragma_freelist_count
-"""
 
 _MOST_TURNS = 8
 """A group waits for at most as many turns of the event loop, and only while each of them brings another request."""
@@ -124,22 +119,17 @@ class _Group:
         """The writer's job: returns the outcome of each request, an exception where it was refused."""
         with self._lock:
             self._is_closed = True
-        fitting = self._fitting(connection)
+        taken = [True] * len(self.requests)
+        if self._has_run:
+            taken = fitting(self.sizes, PAGE_BYTES * pages_left(connection))
+        self._has_run = True
         batch = WriteBatch(connection, self.arrived)
         outcomes = [
-            _outcome(request, batch) if fits else StoreFull("no room is left for it")
-            for request, fits in zip(self.requests, fitting, strict=True)
+            _outcome(request, batch) if is_taken else StoreFull("no room is left for it")
+            for request, is_taken in zip(self.requests, taken, strict=True)
         ]
         batch.flush()
         return outcomes
-
-    def _fitting(self, connection: sqlite3.Connection) -> list[bool]:
-        """Which requests to carry out: all, or when it runs again those that fit, and the first where none does."""
-        if not self._has_run:
-            self._has_run = True
-            return [True] * len(self.requests)
-        (pages,) = connection.execute(_PAGES_LEFT).fetchone()
-        return fitting(self.sizes, PAGE_BYTES * pages)
 
 
 class GroupCommit:

@@ -15,7 +15,7 @@ from pyiceberg.table.locations import SimpleLocationProvider
 from pyiceberg.table.metadata import TableMetadata
 
 _LONGEST = 200
-"""Bytes of a folder's name, of which file systems have 255."""
+"""Bytes of a folder's name. File systems take 255."""
 
 
 class ShortLocations(SimpleLocationProvider):

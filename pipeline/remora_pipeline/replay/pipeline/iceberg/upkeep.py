@@ -114,7 +114,8 @@ def compact(table: Table, target_bytes: int, most: int) -> tuple[int, int, bool]
     """Put small files together, a commit for each group; how many there were, what they became, and whether another
     process committed first.
 
-    Files of which another program has removed rows by files of deletes stay: put together, they would have them again.
+    Where another program has removed rows by files of deletes, the files of these rows stay as they are: files that are
+    put together would have the rows again.
     """
     before = after = 0
     whole = [task.file for task in table.scan().plan_files() if not task.delete_files]
