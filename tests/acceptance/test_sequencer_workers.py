@@ -35,7 +35,7 @@ STEPS_OF_A_TURN = 5
 """Before and behind recv, behind the look at the clock, before and behind send."""
 
 
-def configure(folder: Path, workers: int = 2) -> None:
+def configure(folder: Path, workers: int = 2, lease: str = "600s") -> None:
     """Write the folder's configuration."""
     write_config(
         folder / "remora.toml",
@@ -43,7 +43,7 @@ def configure(folder: Path, workers: int = 2) -> None:
             "store": {"kind": "sqlite"},
             "sqlite": {"directory": f"{folder}/queues", "files": 1},
             "sequencer": {
-                "workers": workers, "lease": "600s", "create": "counter", "admin_listen": f"unix:{folder}/admin.sock",
+                "workers": workers, "lease": lease, "create": "counter", "admin_listen": f"unix:{folder}/admin.sock",
             },
         },
     )  # fmt: skip
@@ -115,6 +115,53 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(folder: Path) -> N
         third = await positions(server, 5)
 
     assert first + second + third == [*range(1, 16)]
+
+
+DEFECT = """
+import importlib, itertools, pathlib
+
+module, _, name = {place!r}.rpartition(":")
+owner, _, method = name.partition(".")
+owner = getattr(importlib.import_module(module), owner)
+was, calls = getattr(owner, method), itertools.count(1)
+
+def defective(*given):
+    call = next(calls)
+    pathlib.Path({seen!r}).write_text(str(call))
+    if call == 3:
+        raise KeyError("a defect of this test")
+    return was(*given)
+
+setattr(owner, method, defective)
+"""
+"""Python runs it as it starts: the third call of this method fails."""
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["remora.engine.sequencer:Sequencing._renew", "remora.sequencer.workers:SequencerWorkers._hear"],
+    ids=["renewing", "hearing"],
+)
+async def test_a_defect_costs_its_round(folder: Path, place: str) -> None:
+    """A defect while locks are renewed, or while a worker is heard, is counted, and both go on."""
+    configure(folder, lease="2s")
+    faults, seen = folder / "faults", folder / "calls"
+    faults.mkdir()
+    (faults / "sitecustomize.py").write_text(DEFECT.format(place=place, seen=str(seen)))
+    path = os.pathsep.join([str(faults), *filter(None, [os.environ.get("PYTHONPATH")])])
+    async with a_server(folder, environment={"PYTHONPATH": path}) as server:
+        first = await positions(server, 5)
+
+        async def goes_on() -> bool:
+            return int(seen.read_text() or "0") >= 9 if seen.exists() else False
+
+        await until(goes_on, within_s=PATIENT_S)
+        second = await positions(server, 5)
+        connector = aiohttp.UnixConnector(str(folder / "admin.sock"))
+        async with aiohttp.ClientSession(connector=connector) as session, session.get("http://r/metrics") as found:
+            assert "remora_crashes_total 1.0" in await found.text()
+
+    assert first + second == sorted({*first, *second})
 
 
 async def test_workers_end_with_the_first_process(folder: Path) -> None:

@@ -50,6 +50,21 @@ class Instruments:
         return made
 
 
+class Crashes:
+    """Counts defects, in `registry`, and logs each with its traceback, one that repeats itself as often as others."""
+
+    def __init__(self, registry: CollectorRegistry, repeats: Repeats) -> None:
+        self._count = Counter("remora_crashes", "Unexpected errors; the part concerned starts anew.", registry=registry)
+        self._repeats = repeats
+
+    def crashed(self, what: str) -> None:
+        """The exception being handled is a defect; `what` (a queue, a loop) starts anew."""
+        self._count.inc()
+        if self._repeats.unsaid(("crashed", what)) is not None:
+            extra = {"event": "crashed", "fields": {"what": what}}
+            log.error("failed unexpectedly", exc_info=True, extra=extra)  # noqa: LOG014  # in its callers' handlers
+
+
 MOST_REMARKS = 10_000
 MOST_REMARKS_EACH = 16
 

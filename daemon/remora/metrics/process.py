@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterable, Mapping
 
 from remora.codec import speedups
-from remora.metrics.events import EventGroup, Instruments, log, say
+from remora.metrics.events import Crashes, EventGroup, Instruments, say
 from remora.model.caller import Caller
 
 _TAKES_PART = {True: "drained", False: "takes part"}
@@ -35,7 +35,7 @@ class ProcessEvents(EventGroup):
         self._reloads = counter("remora_config_reloads", "Reloads of the configuration.", "result")
         self._reload_ok = gauge("remora_config_last_reload_successful", "1 when the last reload was accepted.")
         self._reload_ok.set(1)
-        self._crashes = counter("remora_crashes", "Unexpected errors; the part concerned starts anew.")
+        self.crashed = Crashes(instruments.registry, instruments.repeats).crashed
         self._lag = instruments.histogram(
             "remora_event_loop_lag_seconds",
             "How late the event loop wakes up.",
@@ -159,13 +159,6 @@ class ProcessEvents(EventGroup):
         self._reloads.labels("refused").inc()
         self._reload_ok.set(0)
         say(logging.ERROR, "config_refused", "configuration not reloaded, the old one stays", reason=why)
-
-    def crashed(self, what: str) -> None:
-        """The exception being handled is a defect; `what` (a queue, a loop) starts anew."""
-        self._crashes.inc()
-        if self.repeats.unsaid(("crashed", what)) is not None:
-            extra = {"event": "crashed", "fields": {"what": what}}
-            log.error("failed unexpectedly", exc_info=True, extra=extra)
 
     def loop_lag(self, seconds: float) -> None:
         """The event loop woke up this many seconds later than asked."""

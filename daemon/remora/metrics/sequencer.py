@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from remora.metrics.events import Crashes
+from remora.metrics.logs import Repeats
 from remora.metrics.series import OTHER, TopicLabels
 
 NONE: Mapping[str, int] = MappingProxyType({})
@@ -43,9 +45,13 @@ class SequencerFigures:
 class SequencerTelemetry(Collector):
     """All of them, in a registry of their own. `figures` is asked at each scrape."""
 
-    def __init__(self, metric_logs: int = 500) -> None:
-        """The first `metric_logs` logs have series of their own, further ones share the label `other`."""
+    def __init__(self, metric_logs: int = 500, repeat_interval_s: float = 0.0) -> None:
+        """The first `metric_logs` logs have series of their own, further ones share the label `other`.
+
+        A defect that repeats itself is logged once in `repeat_interval_s`.
+        """
         self.registry = CollectorRegistry()
+        self.crashed = Crashes(self.registry, Repeats(repeat_interval_s)).crashed
         self.figures: Callable[[], SequencerFigures] = SequencerFigures
         self._labels = TopicLabels(metric_logs)
         self._past: defaultdict[str, int] = defaultdict(int)

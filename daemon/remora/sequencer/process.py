@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from random import Random
 
@@ -31,6 +31,7 @@ from remora.model.health import Health
 from remora.policy.logs.sequence import LogPhase
 from remora.policy.status import readiness
 from remora.policy.status.readiness import HostReadiness
+from remora.process.alone import Alone
 from remora.process.loop import run_loop
 from remora.process.sockets import listening_sockets, shown_address
 from remora.sequencer.owners import Owners
@@ -86,19 +87,20 @@ async def _serve(settings: Settings, report_s: float, report: Report) -> Exit:
         address = shown_address(sockets)
         owners = Owners(settings)
         async with open_logs(settings, is_dead=owners.is_dead) as logs:
-            telemetry = SequencerTelemetry(settings.admin.metric_topics)
+            telemetry = SequencerTelemetry(settings.admin.metric_topics, settings.log.repeat_interval_s)
+            alone = Alone(telemetry.crashed)
             chance = Random()  # noqa: S311  # spreads retries, guards nothing
             workers, core = _workers(mine), speedups.SequencerCore
             make = core if workers == 1 else functools.partial(SharedCounters, mine.max_logs)
             sequencing = Sequencing(logs, mine, address, chance, telemetry, make)
-            serving = _alone(mine, sequencing, sockets) if workers == 1 else _together(mine, sequencing, sockets)
+            serving = _alone(mine, sequencing, sockets) if workers == 1 else _together(mine, sequencing, sockets, alone)
             async with serving as rounds, _admin(settings, Pages(sequencing, rounds, telemetry)):
                 sys.stderr.write(f"remora: the sequencer listens on {address}\n")
                 with (
                     owners.present(sequencing.owner),
-                    _running(sequencing.run()),
-                    _running(_sweeps(owners, mine.lease_s)),
-                    _running(_reports(sequencing, rounds, report_s, report)),
+                    _running(alone, "renewing locks", sequencing.run),
+                    _running(alone, "looking for dead sequencers", lambda: _sweeps(owners, mine.lease_s)),
+                    _running(alone, "rates", lambda: _reports(sequencing, rounds, report_s, report)),
                 ):
                     await stop.wait()
                 await sequencing.close()
@@ -143,15 +145,15 @@ async def _alone(
 
 @asynccontextmanager
 async def _together(
-    settings: SequencerSettings, sequencing: Sequencing, sockets: Sequence[socket.socket]
+    settings: SequencerSettings, sequencing: Sequencing, sockets: Sequence[socket.socket], alone: Alone
 ) -> AsyncIterator[SequencerWorkers]:
     """Have worker processes hand positions out; this one registers logs, renews their locks and ends their epochs."""
     tls_context(settings)  # what is wrong with it is said at the start
     counters = sequencing.core
     assert isinstance(counters, SharedCounters)
     sequencing.trusted, sequencing.has_room = counters.trust, counters.has_room
-    workers = SequencerWorkers(settings, _workers(settings), sockets, counters, sequencing)
-    with _running(workers.run()):
+    workers = SequencerWorkers(settings, _workers(settings), sockets, counters, sequencing, alone)
+    with _running(alone, "sequencer workers", workers.run):
         await workers.begin()
         yield workers
         await workers.end()
@@ -248,10 +250,9 @@ class Pages:
 
 
 @contextmanager
-def _running(work: object) -> Iterator[None]:
-    """Have a task run while the block does."""
-    assert asyncio.iscoroutine(work)
-    task = asyncio.ensure_future(work)
+def _running(alone: Alone, what: str, work: Callable[[], Coroutine[object, object, None]]) -> Iterator[None]:
+    """Have a task run while the block does; after a defect it begins anew."""
+    task = asyncio.ensure_future(alone.task(what, work))
     try:
         yield
     finally:

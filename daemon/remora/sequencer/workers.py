@@ -20,6 +20,7 @@ from remora.codec.sequencer import Result
 from remora.config.sequencer import SequencerSettings
 from remora.engine.sequencer import Sequencing
 from remora.model.log import LogName
+from remora.process.alone import Alone
 from remora.process.pipe import Message, Pipe
 from remora.sequencer.messages import Begin, Did, Forgotten, FromWorker, Leave, Low, Missed, Works
 from remora.sequencer.shared import SharedCounters
@@ -76,12 +77,14 @@ class SequencerWorkers:
         sockets: Sequence[socket.socket],
         counters: SharedCounters,
         sequencing: Sequencing,
+        alone: Alone,
     ) -> None:
         self._settings = settings
         self._count = count
         self._listeners = tuple(each.fileno() for each in sockets)
         self._counters = counters
         self._sequencing = sequencing
+        self._alone = alone
         self._children: dict[int, SequencerChild] = {}
         self._numbers = 0
         self._past_figures = RoundFigures()
@@ -119,8 +122,8 @@ class SequencerWorkers:
         """Keep all workers running, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(self._count):
-                tasks.create_task(self._keep_one(), name="sequencer worker")
-            tasks.create_task(self._watch(), name="silent sequencer workers")
+                tasks.create_task(self._alone.task("a sequencer worker", self._keep_one))
+            tasks.create_task(self._alone.task("silent sequencer workers", self._watch))
 
     async def end(self) -> None:
         """Have all workers send what is under way and end; those that take too long are killed."""
@@ -142,7 +145,8 @@ class SequencerWorkers:
                     "a sequencer worker cannot be started: %s", exc.strerror or exc,
                     extra={"event": "sequencer_worker_not_started"},
                 )  # fmt: skip
-            self._begun.set()
+            finally:
+                self._begun.set()
             if not self._is_leaving:
                 await asyncio.sleep(ANEW_S)
         await asyncio.Event().wait()

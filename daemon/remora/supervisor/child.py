@@ -17,6 +17,7 @@ import msgspec
 
 from remora.model.exits import Exit
 from remora.process import program
+from remora.process.alone import Alone
 from remora.process.pipe import (
     Ask,
     AskedFor,
@@ -31,7 +32,6 @@ from remora.process.pipe import (
     ToSupervisor,
     WantGroup,
 )
-from remora.supervisor.alone import Alone
 
 POLL_S = 0.05
 """How often a worker is looked at whose end no descriptor tells any longer."""

@@ -27,6 +27,7 @@ from remora.model.exits import Exit
 from remora.model.member import WorkerCookie
 from remora.policy.restart import Watchdog, failures_in_a_row, restart_pause_s
 from remora.process import credit, host_load, kept_settings
+from remora.process.alone import AGAIN_S, Alone
 from remora.process.credit import CreditMemory
 from remora.process.notify import Notifier
 from remora.process.pipe import (
@@ -48,7 +49,6 @@ from remora.process.pipe import (
 from remora.process.sockets import control_sockets, listening_sockets
 from remora.process.usage import default_workers
 from remora.servers import tokens
-from remora.supervisor.alone import AGAIN_S, Alone
 from remora.supervisor.child import Child, Spawned, start_process
 from remora.supervisor.shaper import Shaper
 from remora.supervisor.shaping import CreditReport, HostShaping

@@ -17,8 +17,8 @@ from remora.policy.status import readiness
 from remora.policy.status.condition import Outage
 from remora.policy.status.readiness import HostReadiness
 from remora.process import pipe
+from remora.process.alone import Alone
 from remora.process.pipe import AskedFor, Family
-from remora.supervisor.alone import Alone
 from remora.supervisor.child import Child
 from remora.supervisor.merged import WorkerAnswer, failing_now, merged_line, merged_status
 from remora.supervisor.page import SUPERVISOR, MetricsPage

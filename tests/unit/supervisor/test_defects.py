@@ -74,7 +74,12 @@ burst_events = 100
 {scopes}
 """
 
-QUICK = {"restart.CAP_S": 0.01, "alone.AGAIN_S": 0.02, "child.POLL_S": 0.01, "shaping.REPORT_S": 0.02}
+QUICK = {
+    "policy.restart.CAP_S": 0.01,
+    "process.alone.AGAIN_S": 0.02,
+    "supervisor.child.POLL_S": 0.01,
+    "supervisor.shaping.REPORT_S": 0.02,
+}
 
 GUARDED = (
     "supervisor.child.Child.run 2",
@@ -104,12 +109,11 @@ def awaits() -> Iterator[Awaits]:
                 each.check(place)
 
         watch_policy(patch, check)
-        with loaded_with_places("remora.supervisor") as found:
+        with loaded_with_places("remora.supervisor", "remora.process.alone") as found:
             entered.append(found)
             for name, value in QUICK.items():
                 module, _, constant = name.rpartition(".")
-                package = "policy" if module == "restart" else "supervisor"
-                patch.setattr(importlib.import_module(f"remora.{package}.{module}"), constant, value)
+                patch.setattr(importlib.import_module(f"remora.{module}"), constant, value)
             supervisor = importlib.import_module("remora.supervisor.supervisor")
             patch.setattr(supervisor, "configure_logging", lambda _: None)
             yield found

@@ -57,6 +57,8 @@ class DefinitionLookup:
         self._definitions = Definitions(version=-1)
         self._matcher = RequestMatcher(())
         self._until = 0.0
+        self._looks = self._newest = 0
+        """How many looks have begun, and the number of the one whose answer is known."""
 
     def known(self) -> RequestMatcher | None:
         """What is known, where that is recent enough."""
@@ -64,15 +66,17 @@ class DefinitionLookup:
 
     async def get(self) -> RequestMatcher:
         """What is known, or looked up now. Raises StoreError."""
-        if (known := self.known()) is not None:
-            return known
-        await in_task()
-        found = await self._store.definitions()
-        if found != self._definitions:
-            self._definitions, self._matcher = found, RequestMatcher(found.notifications)
-        self._until = self._loop.time() + FRESH_S
-        return self._matcher
+        while (known := self.known()) is None:
+            await in_task()
+            number = self._looks = self._looks + 1
+            found = await self._store.definitions()
+            if number < self._newest:
+                continue  # another look began later and is over, or what was known then has turned out to be wrong
+            if found != self._definitions:
+                self._definitions, self._matcher = found, RequestMatcher(found.notifications)
+            self._newest, self._until = number, self._loop.time() + FRESH_S
+        return known
 
     def forget(self) -> None:
         """What is known has turned out to be wrong."""
-        self._until = 0.0
+        self._until, self._newest = 0.0, self._looks + 1

@@ -1,4 +1,4 @@
-"""What fails alone: a step or a task of the supervisor, whose defect is logged and ends nothing else."""
+"""What fails alone: a step or a task of a process, whose defect is logged and ends nothing else."""
 
 from __future__ import annotations
 
