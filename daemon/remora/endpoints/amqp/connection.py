@@ -289,13 +289,13 @@ class AmqpConnection(HeartbeatConnection):
         closing = commands.Channel.Close(200, "", 0, 0)
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._replies[channel.number] = (commands.Channel.CloseOk,), ended
-        ended.add_done_callback(lambda _: self._forget_channel(channel, ended))
-        self._send(channel.number, closing)
 
-    def _forget_channel(self, channel: Channel, ended: asyncio.Future[Any]) -> None:
-        if not ended.cancelled():
+        def forget(_: object) -> None:
             ended.exception()  # of the connection, which all who wait for something are told
-        self._channels.pop(channel.number, None)
+            self._channels.pop(channel.number, None)
+
+        ended.add_done_callback(forget)
+        self._send(channel.number, closing)
 
     async def close(self) -> None:
         """Say goodbye, in bounded time."""

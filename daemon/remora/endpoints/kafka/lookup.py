@@ -62,21 +62,14 @@ async def look_up_and_follow(client: Any, topic: str, what: str, within_s: float
 
     While a topic gets more of them, or was made anew, brokers disagree about their number: then it is asked for anew.
     """
-    while True:
-        facts = await look_up(client, topic, what, within_s)
-        if await _follow(client, topic, facts.partitions):
-            return facts
-
-
-async def _follow(client: Any, topic: str, partitions: int) -> bool:
-    """Keep looking at a topic; whether it is seen with this many partitions, and not with more."""
+    facts = await look_up(client, topic, what, within_s)
     await client.add_topic(topic)
-    while len(client.cluster.partitions_for_topic(topic) or ()) != partitions:
+    while len(client.cluster.partitions_for_topic(topic) or ()) != facts.partitions:
         await asyncio.sleep(METADATA_PAUSE_S)
         await client.force_metadata_update()
-        if len(client.cluster.partitions_for_topic(topic) or ()) > partitions:
-            return False
-    return True
+        if len(client.cluster.partitions_for_topic(topic) or ()) > facts.partitions:
+            facts = await look_up(client, topic, what, within_s)
+    return facts
 
 
 async def _count_partitions(client: Any, topic: str, what: str, doubt_s: float) -> int:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.errors import NOBODY, TOO_LARGE, why_refused
-from remora.endpoints.nats.lines import ServerOperation, is_nobody, last_of, last_subject, read_answer
+from remora.endpoints.nats.lines import ServerOperation, is_nobody, last_payload, last_subject, question, read_answer
 from remora.endpoints.nats.messages import MessageSource, NatsMessage
 from remora.endpoints.nats.streams import Before, SubjectLooks, last_place, read_last
 from remora.endpoints.runs import Carrier, Run
@@ -178,8 +178,11 @@ class StreamPublisher(Carrier[PublishRun, UnderWay]):
         message = one.run.make(one.at)
         self._wire.forget(one.reply)
         one.reply, one.written_at = self._wire.expect(one), self._now()
-        one.subject = last_subject(self._stream) if one.is_asked_for else message.subject
-        return last_of(self._stream, message.subject, one.reply) if one.is_asked_for else message.publish(one.reply)
+        if one.is_asked_for:
+            one.subject = last_subject(self._stream)
+            return question(one.subject, one.reply, last_payload(message.subject))
+        one.subject = message.subject
+        return message.publish(one.reply)
 
     # ------------------------------------------------------------------------------- what the server says
 
