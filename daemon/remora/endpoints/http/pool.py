@@ -107,7 +107,8 @@ class Pool:
             return
         with suppress(KeyError, ValueError):  # it was passed over
             self.waiting[path].remove(turn)
-            self._forget_if_empty(path)
+            if not self.waiting[path]:
+                del self.waiting[path]
 
     def wake(self) -> bool:
         """Let one go on that waits and for which there is a connection; whether there was such a one."""
@@ -126,10 +127,6 @@ class Pool:
                 self.taken[path] += 1
                 return True
         return False
-
-    def _forget_if_empty(self, path: str) -> None:
-        if not self.waiting[path]:
-            del self.waiting[path]
 
 
 class Pools:
