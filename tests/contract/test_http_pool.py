@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -96,3 +97,23 @@ async def test_connections_go_to_those_that_wait_in_their_order(*, gives_up: boo
         assert pools._pools[peer].taken.total() == 0
 
     assert order == ["first", "second", "newcomer"][gives_up:]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_paths_have_connections_in_turn(most: int) -> None:
+    """Where there are more paths than connections each gets one in its turn, though all always wait for another one."""
+    pool = Pool(ConnectionKey(HttpServer("http", "receiver", 80)), most)
+    waiting = {path: deque([pool.wait(path), pool.wait(path)]) for path in "abcde"}
+    held, given = deque[str](), Counter[str]()
+
+    for _ in range(30):
+        if len(held) == most:
+            pool.release(held.popleft())
+        assert pool.wake()
+        path = next(path for path, turns in waiting.items() if turns[0].done())
+        waiting[path].popleft()
+        waiting[path].append(pool.wait(path))
+        held.append(path)
+        given[path] += 1
+
+    assert given == dict.fromkeys("abcde", 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -54,10 +55,12 @@ async def push(endpoint: NatsEndpoint, to: Target, records: list[Record]) -> Non
         assert await push_all(route, records) == []
 
 
-async def failure(endpoint: NatsEndpoint, to: Target, kind: type[EndpointError]) -> str:
+async def failure(
+    endpoint: NatsEndpoint, to: Target, kind: type[EndpointError], records: list[Record] | None = None
+) -> str:
     """Why nothing can be delivered there."""
     with pytest.raises(kind) as caught:
-        await push(endpoint, to, make_records(0, 3, keys=1))
+        await push(endpoint, to, records or make_records(0, 3, keys=1))
     return str(caught.value)
 
 
@@ -309,6 +312,76 @@ async def test_other_servers(data: bytes, kind: type[EndpointError], reason: str
         said = await failure(endpoint, Target(f"nats://127.0.0.1:{port}", "nats-stream=s", "t"), kind)
 
     assert reason in said
+
+
+class MessagesInTurn:
+    """A server with a stream for every subject, which answers each question; each message as `answers` says next, and
+    by an acknowledgement where that says nothing more."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        self.messages: list[bytes] = []
+        self.looks = 0
+        self.may_look = True
+        self._answers = list(answers)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(b'INFO {"headers":true,"max_payload":1048576}\r\n')
+            while line := await reader.readline():
+                word, *words = line.split()
+                if word == b"PING":
+                    writer.write(b"PONG\r\n")
+                elif word in (b"PUB", b"HPUB"):
+                    body = await reader.readexactly(int(words[-1]) + 2)
+                    answer = self._answer(word, words[0], body)
+                    if answer is not None and answer.startswith(b"-ERR"):
+                        writer.write(answer)
+                    elif answer is not None:
+                        writer.write(b"MSG %b 1 %d\r\n%b\r\n" % (words[1], len(answer), answer))
+        finally:
+            writer.close()
+
+    def _answer(self, word: bytes, subject: bytes, body: bytes) -> bytes | None:
+        if word == b"HPUB":
+            self.messages.append(body.partition(b"\r\n\r\n")[2].partition(b",")[0])
+            return self._answers.pop(0) if self._answers else b'{"stream":"s","seq":1}'
+        if subject.startswith(b"$JS.API.STREAM.MSG.GET."):
+            self.looks += 1
+            if not self.may_look:
+                return b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n" % subject
+            return b'{"error":{"code":404,"err_code":10037}}'
+        return b'{"config":{"name":"s","subjects":[">"],"duplicate_window":120000000000}}'
+
+
+async def test_a_message_that_the_server_loses() -> None:
+    """One that nobody answers, as while a stream changes its leader, is sent again, and no connection ends for it."""
+    server = MessagesInTurn(None)
+    records = [each._replace(created_ns=time.time_ns()) for each in make_records(0, 2, keys=1)]
+    settings = replace(SETTINGS, delivery_timeout_s=0.2)
+
+    async with serving_streams(server.serve) as port, NatsEndpoint(settings) as endpoint:
+        to = Target(f"nats://127.0.0.1:{port}", "nats-stream=s", "t")
+        await failure(endpoint, to, EndpointUnavailable, records)
+        async with asyncio.timeout(PATIENT_S):
+            while b"1" not in server.messages:  # the time of a push may be over before a busy machine has done it
+                with contextlib.suppress(EndpointUnavailable):
+                    await push(endpoint, to, records)
+
+    assert server.messages[:2] == [b"0", b"0"]
+
+
+async def test_a_user_who_may_read_the_stream_no_longer() -> None:
+    """Where the permission to look is taken away meanwhile, events go on without looks."""
+    server = MessagesInTurn()
+    async with serving_streams(server.serve) as port, NatsEndpoint(SETTINGS) as endpoint:
+        to = Target(f"nats://127.0.0.1:{port}", "nats-stream=s", "t")
+        await push(endpoint, to, make_records(0, 1))
+        server.may_look = False
+        said = await failure(endpoint, to, EndpointUnavailable)
+        await push(endpoint, to, make_records(0, 3, keys=1))
+
+    assert "the user may not read messages of the stream" in said
+    assert server.messages == [b"0", b"0", b"1", b"2"]
 
 
 # ------------------------------------------------------------------------------------------- log-ins, TLS

@@ -200,6 +200,24 @@ async def test_part_of_a_page_waits_for_the_rest() -> None:
 
 
 @in_virtual_time
+async def test_part_of_the_next_page_is_removed_too() -> None:
+    """What was done of a page before the one ahead of it was whole is removed a quarter of a second later, also when
+    nothing more arrives."""
+    stand = await a_stand(5)
+    trimmer, whole = stand.trimmer(more_to_come=True), await stand.page()
+    ahead, behind = trimmer.add(whole.front(2)), trimmer.add(replace(whole, positions=whole.positions[2:]))
+    async with asyncio.TaskGroup() as tasks:
+        removing = tasks.create_task(trimmer.run())
+        trimmer.mark_done(behind, [0, 1], Cause.DELIVERED)
+        trimmer.mark_done(ahead, [0, 1], Cause.DELIVERED)
+        await asyncio.sleep(2)
+        removing.cancel()
+
+    assert stand.store.removals == [("t", 2), ("t", 2)]
+    assert stand.store.queues["t"].waiting == 1
+
+
+@in_virtual_time
 async def test_a_trimmer_that_lost_the_lock_removes_nothing() -> None:
     """The store refuses a removal of a former owner, and the session learns of it."""
     stand = await a_stand(2)

@@ -143,6 +143,10 @@ class Carrier(ABC, Generic[R, M]):
     def write_soon(self, run: R) -> None:
         """Have the next message of a run encoded as soon as it can be written."""
 
+    def was_taken_over(self, one: M) -> None:
+        """A message without an answer belongs to another push now. A broker that answers each one need not get it
+        again, as those of AMQP do."""
+
     async def carry(self, run: R, within_s: float, too_late: Callable[[], EndpointUnavailable]) -> None:
         """Return when all messages of a run have arrived. Raises EndpointError; `too_late` makes that for its time."""
         self.submit(run)
@@ -169,6 +173,7 @@ class Carrier(ABC, Generic[R, M]):
             found = self._by_id.get(message_id)
             if found is not None:
                 found.run, found.at = run, run.begin()
+                self.was_taken_over(found)
                 continue
             if not run.is_due:
                 run.is_due = True

@@ -11,7 +11,7 @@ import pytest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from devkit.clock import in_virtual_time
-from remora.endpoints.kafka.lookup import BROKER_DEFAULT_BYTES, look_up
+from remora.endpoints.kafka.lookup import BROKER_DEFAULT_BYTES, look_up, look_up_and_follow
 from remora.model.errors import EndpointMisconfigured
 
 
@@ -53,3 +53,34 @@ async def test_a_topic_that_does_not_exist_costs_few_questions(within_s: float, 
 
     assert asyncio.get_running_loop().time() == pytest.approx(doubt_s, abs=0.1)
     assert client.asked <= 7
+
+
+class Resized:
+    """A cluster that counts a topic's partitions as `counts` say in turn, while its metadata has as many as it has."""
+
+    def __init__(self, counts: list[int], seen: int) -> None:
+        self.cluster = SimpleNamespace(
+            brokers=lambda: [SimpleNamespace(nodeId=1)], partitions_for_topic=lambda _: set(range(seen))
+        )
+        self._counts = counts
+
+    async def add_topic(self, _topic: str) -> None:
+        """Metadata has it."""
+
+    async def force_metadata_update(self) -> None:
+        """It stays as it is."""
+
+    async def send(self, _node: int, request: Any) -> Any:
+        if not isinstance(request, MetadataRequest):
+            return SimpleNamespace(resources=[])
+        count = self._counts.pop(0) if len(self._counts) > 1 else self._counts[0]
+        return SimpleNamespace(topics=[(0, "t", False, [object()] * count)])
+
+
+@in_virtual_time
+async def test_a_topic_that_gets_more_partitions_meanwhile() -> None:
+    """Where a broker that has not heard of new partitions counts too few, they are counted anew until all agree."""
+    async with asyncio.timeout(60):
+        found = await look_up_and_follow(Resized([3, 3, 6], seen=6), "t", "topic t", within_s=60)
+
+    assert found.partitions == 6

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from remora.endpoints.arrived import Arrived
+from remora.endpoints.nats.connection import NatsConnection
 from remora.endpoints.nats.lines import ServerOperation
 from remora.endpoints.nats.messages import MessageSource, NatsMessage
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher, UnderWay
@@ -26,20 +27,25 @@ NONE = b'{"error":{"code":404,"err_code":10037}}'
 class Scripted:
     """A connection that remembers what was written, and answers when a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = 60.0) -> None:
         self.waiting: list[UnderWay] = []
         self.written: list[bytes] = []
         self.known: list[str] = []
         self.arrived = Arrived()
         self._due: list[PublishRun] = []
-        self.publisher = StreamPublisher("S", "stream S", self, self.arrived, self.known.append)
+        self._replies = 0
+        self.publisher = StreamPublisher("S", "stream S", self, self.arrived, self.known.append, patience_s=patience_s)
 
     def due(self, publisher: StreamPublisher, run: PublishRun) -> None:
         self._due.append(run)
 
     def expect(self, who: UnderWay) -> bytes:
         self.waiting.append(who)
-        return b"_I.%d" % len(self.waiting)
+        self._replies += 1
+        return b"_I.%d" % self._replies
+
+    def forget(self, reply: bytes) -> None:
+        self.waiting = [each for each in self.waiting if each.reply != reply]
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -81,6 +87,12 @@ def _number(message: bytes) -> str:
 @pytest.fixture
 async def wire() -> Scripted:
     return Scripted()
+
+
+@pytest.fixture
+async def impatient() -> Scripted:
+    """One over which each answer is overdue at once."""
+    return Scripted(patience_s=0.0)
 
 
 def last(position: bytes) -> bytes:
@@ -165,6 +177,43 @@ async def test_a_push_of_what_is_under_way(wire: Scripted) -> None:
     assert wire.kinds == ["0"]
 
 
+async def test_a_message_whose_answer_is_overdue(impatient: Scripted) -> None:
+    """The next push of it sends it again, and of all its answers the last one counts alone."""
+    records = make_records(0, 2, keys=1)
+    impatient.publisher.forget(impatient.submit(records))
+    again = impatient.submit(records)
+    assert impatient.kinds == ["0", "0"]
+    assert len(impatient.waiting) == 1
+    impatient.answer(ACK)
+    impatient.answer(ACK)
+
+    assert again.done.done()
+    assert impatient.kinds == ["0", "0", "1"]
+    assert impatient.publisher.unanswered == 0
+
+
+async def test_a_look_whose_answer_is_overdue(impatient: Scripted) -> None:
+    """The next push asks again, and what was sent without an answer is looked for before it is sent again."""
+    records = make_records(0, 1)
+    impatient.publisher.forget(impatient.submit(records, SubjectLooks(120.0)))
+    impatient.publisher.forget(impatient.submit(records, SubjectLooks(120.0)))
+    impatient.publisher.forget(impatient.submit(records))
+    again = impatient.submit(records, SubjectLooks(120.0))
+    assert impatient.kinds == ["look", "look", "0", "look"]
+    impatient.answer(last(b"0/0"))
+
+    assert again.done.done()
+    assert impatient.known == ["look"]
+
+
+async def test_a_publisher_that_has_ended_expects_nothing(wire: Scripted) -> None:
+    """No answer is waited for over a connection that goes on without it."""
+    wire.submit(make_records(0, 2))
+    wire.publisher.end(EndpointUnavailable("stream S: it was closed"))
+
+    assert wire.waiting == []
+
+
 @pytest.mark.parametrize(
     ("payload", "kind", "tries"),
     [
@@ -213,13 +262,17 @@ async def test_nobody_listens_to_dead_letters(wire: Scripted) -> None:
 
 
 async def test_what_a_user_may_not_do(wire: Scripted) -> None:
-    """A message that is denied is a matter of configuration, and so is a look."""
+    """A message that is denied is a matter of configuration; a look that is denied ends the way, and the next one does
+    without looks."""
     sent, looked = wire.submit(make_records(0, 1)), wire.submit(make_records(0, 1, start=1), SubjectLooks(120.0))
-    wire.waiting[0].denied()
-    wire.waiting[1].denied()
+    message, question = wire.waiting
+    message.denied()
+    question.denied()
 
     assert "may not publish to the subjects of this topic" in str(failure(sent))
     assert "may not read messages of the stream" in str(failure(looked))
+    assert (type(failure(sent)), type(failure(looked))) == (EndpointMisconfigured, EndpointUnavailable)
+    assert wire.publisher.error is not None
 
 
 async def test_a_connection_that_ends(wire: Scripted) -> None:
@@ -231,3 +284,14 @@ async def test_a_connection_that_ends(wire: Scripted) -> None:
     error = failure(run)
     assert (error.arrived, list(error.unclear)) == (1, [1, 2])
     await asyncio.sleep(0)
+
+
+async def test_a_connection_that_ends_before_anything_is_written() -> None:
+    """A push of which nothing was written yet fails with the connection, and not when its time is over."""
+    connection = NatsConnection("n:4222", 60.0, lambda _: None)
+    publisher = StreamPublisher("S", "stream S", connection, Arrived(), lambda _: None, patience_s=60.0)
+    run = PublishRun([b"i"], lambda _: NatsMessage(b"t", b"", b""))
+    publisher.submit(run)
+    connection.connection_lost(None)
+
+    assert "the connection broke" in str(failure(run))

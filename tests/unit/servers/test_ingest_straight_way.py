@@ -25,9 +25,13 @@ PUBLISH = "/v1/topics/{}/events"
 
 
 class CountingStore(PromptStore):
-    """Counts what came the straight way."""
+    """Counts what came the straight way, and how often a topic was looked up."""
 
-    straight = 0
+    straight = finds = 0
+
+    async def find(self, name: str) -> Topic | None:
+        self.finds += 1
+        return await super().find(name)
 
     def publish_soon(
         self,
@@ -74,6 +78,18 @@ async def test_what_is_taken(store: CountingStore, tmp_path: Path) -> None:
 
     assert (answer.status, answer.json["stored"]) == (200, 1)
     assert store.straight == len(store.published) == 1
+
+
+async def test_a_topic_is_looked_up_anew(store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request to a topic that has been known for long enough looks it up, and it is known again then."""
+    monkeypatch.setattr(desk, "FRESH_S", 0.0)
+    async with knowing(store, tmp_path) as site:
+        monkeypatch.setattr(desk, "FRESH_S", 3600.0)
+        before = store.finds
+        for _ in range(2):
+            assert (await site.ask("POST", PUBLISH.format("t"), records("a"))).status == 200
+
+    assert store.finds == before + 1
 
 
 async def test_a_token_may_send_to_its_topics_only(store: CountingStore, tmp_path: Path) -> None:

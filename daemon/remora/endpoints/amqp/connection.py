@@ -186,9 +186,13 @@ class AmqpConnection(HeartbeatConnection):
                 self._answer(number, method)
 
     def _channel_closed(self, number: int, method: commands.Channel.Close) -> None:
-        channel = self._channels.pop(number, None)
+        channel = self._channels.get(number)
         if channel is None:
             raise BadFrames(f"the broker closes channel {number}, which is not open")
+        is_closing = channel.error is not None
+        if is_closing:
+            return  # both sides close it: the broker's answer to ours is to come, and then its number is free
+        del self._channels[number]
         channel.closed(method.reply_code or 0, method.reply_text or "")
         _, reply = self._replies.pop(number, ((), None))
         if reply is not None and not reply.done():
@@ -285,7 +289,12 @@ class AmqpConnection(HeartbeatConnection):
         closing = commands.Channel.Close(200, "", 0, 0)
         ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._replies[channel.number] = (commands.Channel.CloseOk,), ended
-        ended.add_done_callback(lambda _: self._channels.pop(channel.number, None))
+
+        def forget(_: object) -> None:
+            ended.exception()  # of the connection, which all who wait for something are told
+            self._channels.pop(channel.number, None)
+
+        ended.add_done_callback(forget)
         self._send(channel.number, closing)
 
     async def close(self) -> None:

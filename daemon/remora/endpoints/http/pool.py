@@ -55,8 +55,9 @@ class Pool:
     """The connections to one peer. The last one used is used first, so that the others become idle.
 
     `most` may be open. Its paths share them: one whose requests hang never has all of them, and of those that wait for
-    one the path goes first that has the fewest. Of a path those get one in the order in which they came: a lane that
-    goes on would else keep others waiting, and with them the front of their queue.
+    one the path goes first that has the fewest, of several such the one that got none for longest: where paths are more
+    than connections, those that have some would else keep them. Of a path those get one in the order in which they
+    came: a lane that goes on would else keep others waiting, and with them the front of their queue.
     Those that are `late` only wait for an answer that came too late, and make way for others.
     """
 
@@ -106,7 +107,8 @@ class Pool:
             return
         with suppress(KeyError, ValueError):  # it was passed over
             self.waiting[path].remove(turn)
-            self._forget_if_empty(path)
+            if not self.waiting[path]:
+                del self.waiting[path]
 
     def wake(self) -> bool:
         """Let one go on that waits and for which there is a connection; whether there was such a one."""
@@ -116,17 +118,15 @@ class Pool:
             if not paths:
                 return False
             path = min(paths, key=self.taken.__getitem__)
-            turn = self.waiting[path].popleft()
-            self._forget_if_empty(path)
+            turns = self.waiting.pop(path)
+            turn = turns.popleft()
+            if turns:
+                self.waiting[path] = turns  # behind the other paths
             if not turn.done():
                 turn.set_result(None)
                 self.taken[path] += 1
                 return True
         return False
-
-    def _forget_if_empty(self, path: str) -> None:
-        if not self.waiting[path]:
-            del self.waiting[path]
 
 
 class Pools:

@@ -21,7 +21,7 @@ from remora.endpoints.kafka.errors import TOO_LARGE, UNCLEAR, translate
 from remora.endpoints.kafka.exact import ExactKafkaRoute, ExactRoutes
 from remora.endpoints.kafka.identity import ConnectionIdentity, connection_options, find_live
 from remora.endpoints.kafka.kerberos import read_login
-from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up
+from remora.endpoints.kafka.lookup import UNREACHABLE, TopicFacts, look_up_and_follow
 from remora.endpoints.kafka.packer import KafkaBatch, LetterBatch, LetterPacker, Packer, RecordOrigin, SmallerBatches
 from remora.endpoints.kafka.sender import FailedInCompany, NotSent
 from remora.endpoints.kafka.sender_pool import SenderPool, SenderSlot
@@ -200,8 +200,7 @@ class KafkaEndpoint:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 with sender.in_use():
-                    facts = await look_up(sender.client, topic, what, self._settings.connect_timeout_s)
-                    await sender.follow(topic, facts.partitions)
+                    return await look_up_and_follow(sender.client, topic, what, self._settings.connect_timeout_s)
         except TimeoutError as exc:
             sender.stop_taking("silence")
             raise EndpointUnavailable(f"{what}: no answer in time", "timeout") from exc
@@ -210,7 +209,6 @@ class KafkaEndpoint:
                 # It may only know brokers that are gone for good; another one starts from the target's own list.
                 sender.stop_taking("no broker answers")
             raise
-        return facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from remora.endpoints.kafka.batches import CODECS, RecordBatch
 from remora.endpoints.kafka.client import KafkaClient, request_timeout_s
 from remora.endpoints.kafka.errors import TOO_LARGE, translate
 from remora.endpoints.kafka.identity import ConnectionIdentity, build_client
-from remora.endpoints.kafka.lookup import TopicFacts, follow, look_up
+from remora.endpoints.kafka.lookup import TopicFacts, look_up_and_follow
 from remora.endpoints.kafka.packer import KafkaBatch, LetterBatch, LetterPacker, Packer, RecordOrigin, SmallerBatches
 from remora.endpoints.kafka.target import KafkaTarget
 from remora.endpoints.kafka.transactions import (
@@ -193,8 +193,7 @@ class RouteOpening:
     async def _learn(self, topic: str, what: str) -> TopicFacts:
         with _translated(what):
             async with asyncio.timeout(self._settings.connect_timeout_s):
-                facts = await look_up(self._client, topic, what, self._settings.connect_timeout_s)
-                await follow(self._client, topic, facts.partitions)
+                facts = await look_up_and_follow(self._client, topic, what, self._settings.connect_timeout_s)
         if not facts.limit_known and self._smaller.is_news(self._connection, topic):
             self._observer.limit_assumed(str(self._connection.cluster), topic, facts.limit_bytes)
         return facts

@@ -57,12 +57,19 @@ async def look_up(client: Any, topic: str, what: str, within_s: float) -> TopicF
     return TopicFacts(partitions, limit or BROKER_DEFAULT_BYTES, limit is not None)
 
 
-async def follow(client: Any, topic: str, partitions: int) -> None:
-    """Keep looking at a topic from now on; returns when it is seen with this many partitions."""
+async def look_up_and_follow(client: Any, topic: str, what: str, within_s: float) -> TopicFacts:
+    """As `look_up`, and keep looking at the topic from now on; returns when the client sees it with as many partitions.
+
+    While a topic gets more of them, or was made anew, brokers disagree about their number: then it is asked for anew.
+    """
+    facts = await look_up(client, topic, what, within_s)
     await client.add_topic(topic)
-    while len(client.cluster.partitions_for_topic(topic) or ()) != partitions:
+    while len(client.cluster.partitions_for_topic(topic) or ()) != facts.partitions:
         await asyncio.sleep(METADATA_PAUSE_S)
         await client.force_metadata_update()
+        if len(client.cluster.partitions_for_topic(topic) or ()) > facts.partitions:
+            facts = await look_up(client, topic, what, within_s)
+    return facts
 
 
 async def _count_partitions(client: Any, topic: str, what: str, doubt_s: float) -> int:

@@ -31,7 +31,6 @@ from remora.config.delivery import KafkaSettings
 from remora.endpoints.kafka.batches import CODECS, OnSettled, Outcome, RecordSet, SharedBatch
 from remora.endpoints.kafka.client import CLOSE_PATIENCE_S, KafkaClient, request_timeout_s
 from remora.endpoints.kafka.errors import DOUBTFUL, blames_records
-from remora.endpoints.kafka.lookup import follow
 from remora.endpoints.kafka.produce import Numbering, produce
 from remora.endpoints.tasks import Tasks
 from remora.model.errors import without_frames
@@ -122,10 +121,6 @@ class SharedSender:
             self.last_used = asyncio.get_running_loop().time()
             if self.retired and not self.under_way:
                 self._unused.set()
-
-    async def follow(self, topic: str, partitions: int) -> None:
-        """Keep looking at a topic from now on; returns when it is seen with this many partitions."""
-        await follow(self.client, topic, partitions)
 
     def unfollow(self, topic: str) -> None:
         """Stop looking at a topic."""

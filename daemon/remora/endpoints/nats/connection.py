@@ -129,6 +129,13 @@ class NatsConnection(HeartbeatConnection):
         self._expected[token] = who
         return b"%b.%b" % (self._inbox, token)
 
+    def forget(self, reply: bytes) -> None:
+        """Nobody expects the answer any more that was to go to this subject."""
+        self._expected.pop(self._token(reply), None)
+
+    def _token(self, reply: bytes) -> bytes:
+        return reply[len(self._inbox) + 1 :]
+
     def _flush_soon(self) -> None:
         if not self._flushing and (self._due or self._chunks) and self._writable and self.error is None:
             self._flushing = True
@@ -151,7 +158,7 @@ class NatsConnection(HeartbeatConnection):
     def _take(self, found: ServerOperation) -> None:
         match found.word:
             case b"MSG" | b"HMSG":
-                who = self._expected.pop(found.subject[len(self._inbox) + 1 :], None)
+                who = self._expected.pop(self._token(found.subject), None)
                 if who is not None:
                     who.answered(found)
             case b"PING":
@@ -233,7 +240,7 @@ class NatsConnection(HeartbeatConnection):
         try:
             operation = await asked.answer
         finally:
-            self._expected.pop(reply[len(self._inbox) + 1 :], None)
+            self.forget(reply)
         if is_nobody(operation):
             raise EndpointMisconfigured(f"{what}: JetStream is not enabled on this server, or not for this account")
         return operation.payload
@@ -260,12 +267,14 @@ class NatsConnection(HeartbeatConnection):
 
     def fail_all(self, error: EndpointError) -> None:
         """All messages, questions and pings."""
-        waiting = list(self._expected.values())
+        waiting, publishers = list(self._expected.values()), {publisher for publisher, _ in self._due}
         self._expected.clear()
         self._due.clear()
         self._chunks.clear()
         for each in waiting:
             each.failed(error)
+        for publisher in publishers:  # of which nothing was written yet
+            publisher.end(error)
         waited: list[asyncio.Future[Any]] = [self._info, *self._pongs]
         for future in waited:
             if not future.done():

@@ -101,11 +101,6 @@ def last_payload(subject: bytes) -> bytes:
     return json.dumps({"last_by_subj": subject.decode("ascii")}).encode()
 
 
-def last_of(stream: bytes, subject: bytes, reply: bytes) -> bytes:
-    """The operation that asks for the last message of a subject."""
-    return question(last_subject(stream), reply, last_payload(subject))
-
-
 def is_nobody(operation: ServerOperation) -> bool:
     """Whether the server says that nobody listens to the subject."""
     return operation.headers.startswith(b"NATS/1.0 503")

@@ -173,8 +173,9 @@ class StreamOutlet:
         stream = await self._asked(connection)
         looks = self._template.is_one_a_key and await self._can_look(connection)
         publisher = StreamPublisher(
-            self._name, self.what, connection, self._arrived, partial(self._observer.nats_known, str(self._slot))
-        )
+            self._name, self.what, connection, self._arrived, partial(self._observer.nats_known, str(self._slot)),
+            patience_s=self._settings.delivery_timeout_s,
+        )  # fmt: skip
         return StreamWay(connection, publisher, stream, looks, asyncio.get_running_loop().time())
 
     async def _asked(self, connection: NatsConnection) -> Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Protocol
 
 from remora.endpoints.arrived import Arrived
 from remora.endpoints.nats.errors import NOBODY, TOO_LARGE, why_refused
-from remora.endpoints.nats.lines import ServerOperation, is_nobody, last_of, read_answer
+from remora.endpoints.nats.lines import ServerOperation, is_nobody, last_payload, last_subject, question, read_answer
 from remora.endpoints.nats.messages import MessageSource, NatsMessage
 from remora.endpoints.nats.streams import Before, SubjectLooks, last_place, read_last
 from remora.endpoints.runs import Carrier, Run
@@ -59,14 +60,17 @@ class PublishRun(Run):
 
 @dataclass(slots=True, eq=False)
 class UnderWay:
-    """A message without an answer yet, number `at` of a run; of one that `is_asked_for` nothing was sent yet."""
+    """A message without an answer yet, number `at` of a run; the last that was written for it is the question for it
+    where it `is_asked_for`. That went to `subject`, at `written_at`, and its answer comes to `reply`."""
 
     message_id: bytes
-    subject: bytes
     run: PublishRun
     at: int
     publisher: StreamPublisher
-    is_asked_for: bool = False
+    is_asked_for: bool
+    subject: bytes = b""
+    reply: bytes = b""
+    written_at: float = 0.0
 
     def answered(self, operation: ServerOperation) -> None:
         """The server has answered."""
@@ -92,16 +96,36 @@ class Wire(Protocol):
         """The subject to which the answer is to go."""
         ...
 
+    def forget(self, reply: bytes) -> None:
+        """Nobody expects the answer any more that was to go to this subject."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Write this, behind what was written."""
         ...
 
 
 class StreamPublisher(Carrier[PublishRun, UnderWay]):
-    """See the module. `what` names the stream in errors, `known` counts what the stream had, by how that was found."""
+    """See the module. `what` names the stream in errors, `known` counts what the stream had, by how that was found.
 
-    def __init__(self, stream: str, what: str, wire: Wire, arrived: Arrived, known: Callable[[str], None]) -> None:
+    A message without an answer for `patience_s` is sent again by the next push of it: a stream that changes its leader
+    loses messages, and a server that has too much to do drops questions, and neither says so. A stream that has the
+    message after all drops the copy by its id.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        what: str,
+        wire: Wire,
+        arrived: Arrived,
+        known: Callable[[str], None],
+        *,
+        patience_s: float,
+    ) -> None:
         super().__init__(what, arrived)
+        self._patience_s = patience_s
+        self._now = asyncio.get_running_loop().time
         self._stream = stream.encode()
         self._wire = wire
         self._known = known
@@ -131,12 +155,34 @@ class StreamPublisher(Carrier[PublishRun, UnderWay]):
             self.submit(run)
             return b""
         at = run.begin()
-        message = run.make(at)
-        one = UnderWay(run.ids[at], message.subject, run, at, self, before is Before.UNKNOWN)
+        one = UnderWay(run.ids[at], run, at, self, before is Before.UNKNOWN)
         self._by_id[one.message_id] = one
+        made = self._operation(one)
         self.submit(run)
-        reply = self._wire.expect(one)
-        return last_of(self._stream, message.subject, reply) if one.is_asked_for else message.publish(reply)
+        return made
+
+    def was_taken_over(self, one: UnderWay) -> None:
+        """Send it again where its answer is overdue, as if nobody had begun it."""
+        if self._now() - one.written_at < self._patience_s:
+            return
+        before = one.run.before(one.at)
+        if before is Before.ARRIVED:
+            self._known("look")
+            self._ack(one)
+            return
+        one.is_asked_for = before is Before.UNKNOWN
+        self._wire.write(self._operation(one))
+
+    def _operation(self, one: UnderWay) -> bytes:
+        """What has a message stored, or asks for it; from now on its answer is expected, and no earlier one."""
+        message = one.run.make(one.at)
+        self._wire.forget(one.reply)
+        one.reply, one.written_at = self._wire.expect(one), self._now()
+        if one.is_asked_for:
+            one.subject = last_subject(self._stream)
+            return question(one.subject, one.reply, last_payload(message.subject))
+        one.subject = message.subject
+        return message.publish(one.reply)
 
     # ------------------------------------------------------------------------------- what the server says
 
@@ -188,16 +234,28 @@ class StreamPublisher(Carrier[PublishRun, UnderWay]):
             self._ack(one)
             return
         one.is_asked_for = False
-        self._wire.write(run.make(one.at).publish(self._wire.expect(one)))
+        self._wire.write(self._operation(one))
 
     def denied(self, one: UnderWay) -> None:
-        """The user may not publish to the message's subject, or may not ask for it."""
-        what = "read messages of the stream" if one.is_asked_for else "publish to the subjects of this topic"
-        if self.error is None:
-            self._refuse(one, EndpointMisconfigured(f"{self.what}: the user may not {what}"))
+        """The user may not publish to the message's subject; or may no longer ask for it, and another way does without
+        that."""
+        if self.error is not None:
+            return
+        if one.is_asked_for:
+            self.end(EndpointUnavailable(f"{self.what}: the user may not read messages of the stream", ANSWERED))
+        else:
+            text = f"{self.what}: the user may not publish to the subjects of this topic"
+            self._refuse(one, EndpointMisconfigured(text))
+
+    def end(self, error: EndpointError) -> None:
+        """Nothing is acknowledged any more, and no answer expected."""
+        for one in self._by_id.values():
+            self._wire.forget(one.reply)
+        super().end(error)
 
     def _forget(self, one: UnderWay) -> None:
         if self._by_id.get(one.message_id) is one:
+            self._wire.forget(one.reply)
             del self._by_id[one.message_id]
 
     def _ack(self, one: UnderWay) -> None:

@@ -130,6 +130,8 @@ class Trimmer:
             self._took_s = self._scope.clock() - began
             self._scope.took(EventStage.REMOVE, self._took_s)
             self._window.removed(prefix)
+            if waits:
+                self._dirty.set()  # part of the next page may be done already, and waits from now on
             self._redelivery.removed(prefix.upto)
             self._context.telemetry.removed(self._label, prefix.count)
             gate, state = self._context.gate, self._scope.state

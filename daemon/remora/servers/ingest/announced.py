@@ -80,7 +80,7 @@ class AnnouncedEvents:
     ) -> tuple[str, dict[str, int]]:
         wanted, counting = await _rooms(events, matcher, self._desk.settings.unmatched == "refuse", self._most_bytes)
         known = self._desk.topics
-        topics = [known.known(name) or await known.get(name) for name in sorted(wanted)]
+        topics = [known.known(name) or await known.look_up(name) for name in sorted(wanted)]
         await in_task()
         rooms = [_rooms_in(each, wanted[each.name], events) for each in topics]
         places = {place: kept for kept, place in enumerate(counting)}

@@ -142,7 +142,7 @@ class Api:
         """Store events in one step."""
         head, name = call.request.head, call.argument
         token, form, key = check_publishing(self._desk, head, name)
-        topic = self._topics.known(name) or await self._topics.get(name)
+        topic = self._topics.known(name) or await self._topics.look_up(name)
         receipt = admit(self._desk, token, name, head.length or 0)
         raw = await self._charged_body(call, receipt)
         ndjson = has_lines(form, raw)

@@ -223,8 +223,8 @@ class TopicLookup:
         self._known: dict[str, _Known] = {}
 
     def known(self, name: str) -> Topic | None:
-        """The topic of this name, where it is known. Who gets None is to `get` it, and others need not wait for that:
-        else all requests of a busy second would."""
+        """The topic of this name, where it is known. Who gets None is to `look_up` it, and others need not wait for
+        that: else all requests of a busy second would."""
         known = self._known.get(name)
         if known is None:
             return None
@@ -236,9 +236,10 @@ class TopicLookup:
 
     async def get(self, name: str) -> Topic:
         """The topic of this name, known or looked up. Raises Problem when there is none, and StoreError."""
-        known = self.known(name)
-        if known is not None:
-            return known
+        return self.known(name) or await self.look_up(name)
+
+    async def look_up(self, name: str) -> Topic:
+        """The topic of this name as the store has it. Raises as `get`."""
         await in_task()
         topic = await self._store.find(name) if NAME.fullmatch(name) else None
         if topic is None:

@@ -119,7 +119,7 @@ class Distribution:
         found = await self._matched(body, matcher, f"\0{once.key}".encode() if once else os.urandom(16))
         receipt.holds(found.accepted + found.unmatched)
         known = self._desk.topics
-        topics = [known.known(name) or await known.get(name) for name in found.by_topic]
+        topics = [known.known(name) or await known.look_up(name) for name in found.by_topic]
         created = now()
         copies = [copies_for(topic, found.by_topic[topic.name], created, body.context) for topic in topics]
         answer = FannedOut(found.accepted, found.unmatched, {each.topic.name: len(each.events) for each in copies})
