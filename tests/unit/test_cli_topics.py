@@ -187,7 +187,7 @@ def test_a_password_is_read_from_standard_input(topic: Callable[..., Any], confi
         (["--endpoint", ENDPOINT, "--arg", f"password={SECRET}"], "--password-file"),
         (["--endpoint", ENDPOINT, "--arg", f"ssl-key-password={SECRET}"], "use --ssl-key-password-file"),
         (["--endpoint", ENDPOINT, "--arg", "use-ssl=true", "--arg", "use-ssl=false"], "given twice"),
-        (["--endpoint", ENDPOINT, "--arg", "use_ssl=true"], "did you mean use-ssl?"),
+        (["--endpoint", ENDPOINT, "--arg", "use_ssl=true"], "there is no argument 'use_ssl'; did you mean use-ssl?"),
         (["--endpoint", ENDPOINT, "--arg", "nonsense=1"], ", ".join(ARGUMENTS)),
         (["--endpoint", ENDPOINT, "--arg", "use-ssl"], "use-ssl=VALUE"),
         (["--endpoint", ENDPOINT, "--shards", "0"], "1<=x<=1024"),

@@ -201,7 +201,9 @@ def print_findings(asked: Asked, answer: EventFindings) -> None:
     else:
         lines = bucket_lines(answer.bucket) if answer.bucket is not None else []
         looked = several(answer.looked_at, "waiting entry", "waiting entries")
-        lines += [f"{'  events' if lines else _title(asked, answer)}: looked at {looked}"]
+        of_bucket = asked.kind is None and {each.key.partition("/")[0] for each in answer.places} == {asked.what}
+        title = f"{'bucket' if of_bucket else 'event'} {asked.what}"
+        lines += [f"{'  events' if lines else title}: looked at {looked}"]
         lines += [line for each in answer.places[:MOST_PLACES] for line in event_lines(each, answer.queues)]
         if (more := len(answer.places) - MOST_PLACES) > 0:
             lines.append(f"  and in {several(more, 'further place')}: --topic looks into one topic, --json shows all")
@@ -212,13 +214,6 @@ def print_findings(asked: Asked, answer: EventFindings) -> None:
     lines += [f"  slow: {each}" for each in answer.slow]
     for line in [*lines, *(f"not known: {each}" for each in answer.unknown)]:
         print_line(line)
-
-
-def _title(asked: Asked, answer: EventFindings) -> str:
-    """What was asked about; a bucket, where all that was found are events of it."""
-    buckets = {each.key.partition("/")[0] for each in answer.places}
-    is_bucket = asked.kind is None and buckets == {asked.what}
-    return f"{'bucket' if is_bucket else 'event'} {asked.what}"
 
 
 def _as_json(answer: EventFindings) -> dict[str, object]:

@@ -42,7 +42,7 @@ def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> N
 
     \b
     Example:
-      remora store check /var/lib/remora/queues/queues-003.db
+      remora store check /var/lib/remora/queues-003.db
     """
     with told(after_s=SILENT_S) as tell:
         tell("checking the files")
