@@ -316,7 +316,8 @@ class Files:
             if self._waits:
                 raise StoreAway("gone", f"there is no store in {self._directory}: is its disk mounted?")
             raise StoreMissing(
-                f"there is no store in {self._directory} yet: the first start of the daemon makes it, as its user"
+                f"there is no store in {self._directory}: queues-000.db is missing; where none was in use, the first"
+                " start of the daemon makes it, as its user"
             )
         try:
             with locked(self._directory), ExitStack() as anchors:
