@@ -281,9 +281,10 @@ async def test_locks_of_files_that_came_back_are_let_go_and_not_broken(settings:
         await states.are(False)
         shutil.copytree(aside(settings), settings.directory)
         await states.are(True)
-        assert isinstance(await store.locks.acquire(taken.shard, "other", QUIET_S), LockToken)
+        async with SqliteStore(settings) as other:
+            assert isinstance(await other.locks.acquire(taken.shard, "other", QUIET_S), LockToken)
 
-        found = await store.locks.renew_all([mine, taken], QUIET_S)
+            found = await store.locks.renew_all([mine, taken], QUIET_S)
 
         assert [type(each) for each in found] == [LockLetGo, OwnershipLost]
         with pytest.raises(LockLetGo, match="let go"):
