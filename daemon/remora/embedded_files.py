@@ -24,6 +24,8 @@ def check_files(settings: Settings, files: Sequence[Path]) -> Sequence[FileRepor
     directory = _embedded(settings)
     become_owner(directory)
     reports = check_directory(directory)
+    if not reports and os.path.exists(directory) and not os.path.isdir(directory):
+        raise StoreMisconfigured(f"{directory} is not a directory")
     if not reports and os.path.exists(directory) and not os.access(directory, os.R_OK | os.X_OK, effective_ids=True):
         raise StoreMisconfigured(f"{directory} cannot be read by this user")
     if not reports:

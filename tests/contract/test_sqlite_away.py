@@ -16,7 +16,7 @@ import pytest
 from devkit.processes.faulty_disk import FAULTS, faulty_disk
 from devkit.waits import until
 from remora.config import SqliteSettings
-from remora.model.errors import OwnershipLost, StoreAway, StoreDamaged, StoreMisconfigured
+from remora.model.errors import LockLetGo, OwnershipLost, StoreAway, StoreDamaged, StoreMisconfigured
 from remora.model.ingest import PublishResult, RoutedEvent
 from remora.model.shard import LockToken
 from remora.model.topic import Topic
@@ -247,24 +247,50 @@ async def test_nothing_is_written_to_files_that_are_gone(
 
 async def test_other_files_in_their_place(settings: SqliteSettings) -> None:
     """Files that came back from elsewhere are opened as at a start: whatever was held is held no more, their entries
-    are there, and arrivals are told."""
+    are there, arrivals are told, and what was synced before stays counted."""
     backup = Path(f"{settings.directory}-backup")
     async with in_use(settings):
         shutil.copytree(settings.directory, backup)
     async with in_use_again(settings) as (store, topic, states):
         token = await store.locks.acquire(topic.shard(0), "w", QUIET_S)
         assert isinstance(token, LockToken)
+        await store.ingest.publish(topic, spread(topic, 2))
+        synced = store.synced
         take_away(settings)
         await states.are(False)
 
         shutil.copytree(backup, settings.directory)
         await states.are(True)
 
+        assert store.synced >= synced > 0, "a count of the metrics page fell, which ends the worker"
         with pytest.raises(OwnershipLost):
             await renew(store, token, QUIET_S)
         telling = asyncio.create_task(told_of(store, topic))
         await assert_as_left(store, topic)
         await asyncio.wait_for(telling, LONG_S)
+
+
+async def test_locks_of_files_that_came_back_are_let_go_and_not_broken(settings: SqliteSettings) -> None:
+    """Where the same files come back as others, as those of a disk that is mounted anew, the store says of a lock that
+    it let it go itself, in a renewal and to a reader, and its worker gets the lock again at once. One that another
+    worker has taken by then is simply lost."""
+    async with in_use(settings) as (store, topic, states):
+        tokens = [await store.locks.acquire(topic.shard(at), "w", QUIET_S) for at in range(2)]
+        mine, taken = (token for token in tokens if isinstance(token, LockToken))
+        take_away(settings)
+        await states.are(False)
+        shutil.copytree(aside(settings), settings.directory)
+        await states.are(True)
+        async with SqliteStore(settings) as other:
+            assert isinstance(await other.locks.acquire(taken.shard, "other", QUIET_S), LockToken)
+
+            found = await store.locks.renew_all([mine, taken], QUIET_S)
+
+        assert [type(each) for each in found] == [LockLetGo, OwnershipLost]
+        with pytest.raises(LockLetGo, match="let go"):
+            await store.queue.read(mine, b"", 1)
+        assert isinstance(await store.locks.acquire(mine.shard, "w", QUIET_S), LockToken)
+        await renew(store, mine, QUIET_S)
 
 
 @asynccontextmanager

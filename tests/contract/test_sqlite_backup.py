@@ -252,7 +252,7 @@ async def test_damage_is_copied_and_told(tmp_path: Path) -> None:
 
 
 async def test_a_store_of_an_earlier_version_is_restored_as_one_of_this(tmp_path: Path) -> None:
-    """Its copies are brought up to date; they themselves stay as they were."""
+    """Its copies are brought up to date; they themselves stay as they were. Each file is told of by the name it has."""
     directory = tmp_path / "store"
     directory.mkdir(mode=0o700)
     for number in range(2):
@@ -275,6 +275,8 @@ async def test_a_store_of_an_earlier_version_is_restored_as_one_of_this(tmp_path
                 connection.execute("INSERT INTO entries VALUES (?, x'0102030405')", (schema.rowid(1, 0),))
 
     reports = restore(directory, [tmp_path / "new"])
+
+    assert [each.path for each in reports] == sorted((tmp_path / "new").glob("queues-*.db"))
 
     assert [(each.entries, each.problems) for each in reports] == [(1, []), (0, [])]
     with closing(sqlite3.connect(directory / "queues-000.db")) as connection:

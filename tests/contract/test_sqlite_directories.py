@@ -15,6 +15,7 @@ from remora.config import SqliteSettings
 from remora.model.errors import DirectoryLost, StoreError, StoreMisconfigured, StoreUnavailable, TopicRefused
 from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey
+from remora.model.shard import LockHolder
 from remora.model.store_files import DirectoryReport
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
@@ -22,7 +23,9 @@ from remora.storage.sqlite import store as sqlite_store
 from remora.storage.sqlite.files import directories
 from remora.storage.sqlite.repair.backup import back_up, restore
 from remora.storage.sqlite.repair.checks import check_directory, check_file
-from support.stores import held, own_topic, spread
+from support.stores import held, own_topic, renew, spread
+
+LEASE_S = 60.0
 
 
 @pytest.fixture
@@ -103,19 +106,27 @@ async def test_topics_lie_in_all_directories_and_stay(settings: SqliteSettings) 
 
 async def test_adding_a_directory_moves_nothing(tmp_path: Path) -> None:
     """Topics, what waits in them and the letters' names stay where they are; new topics lie in both directories, and a
-    store that was open before finds them."""
+    store that was open before finds them and keeps its locks."""
     alone = SqliteSettings(directory=str(tmp_path / "one"), files=2)
     names = [f"t{i}" for i in range(8)]
     async with SqliteStore(alone) as store:
         topics = await made(store, *names)
         for topic in topics:
             await store.ingest.publish(topic, spread(topic, 2))
+        token = await held(store, topics[1].first_shard)
 
         assert await asyncio.to_thread(directories.add, tmp_path / "one", tmp_path / "two", alone)
         assert not await asyncio.to_thread(directories.add, tmp_path / "one", tmp_path / "two", alone)
         with pytest.raises(StoreUnavailable, match="being changed"):
             await made(store, "unaware")
+        synced = store.synced
         await store._watch.look()
+        assert store.synced >= synced > 0, "a count of the metrics page fell, which ends the worker"
+        await renew(store, token, LEASE_S)
+        async with SqliteStore(alone) as other:
+            holder = await other.locks.acquire(token.shard, "other", LEASE_S)
+            assert isinstance(holder, LockHolder)
+            assert holder.lease_left_s > 0
 
         later = await made(store, *(f"u{i}" for i in range(8)))
         assert {lies_in(store, name) for name in names} == {"one"}
@@ -194,9 +205,11 @@ async def test_a_lost_directory_costs_its_topics_only(settings: SqliteSettings, 
         assert list(store.damaged) == [settings.directories[1]]
         assert gone.first_shard in await store.catalog.topics()
 
+        synced = store.synced
         (tmp_path / "away").rename(folder(settings, 1))
         await store._watch.look()
         assert not store.failing
+        assert store.synced >= synced > 0, "a count of the metrics page fell, which ends the worker"
         assert await deliver(store, gone) == 4
 
 

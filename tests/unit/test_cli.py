@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import re
@@ -73,6 +74,20 @@ def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
     assert usage.startswith(" ".join(["Usage: remora", *path]))
     assert text.strip()
     assert all(len(line) <= 100 for line in result.output.splitlines())
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+def test_examples_keep_their_lines(path: tuple[str, ...]) -> None:
+    """No help has lines of a file or of a shell put together, as click does it with a paragraph that is not marked."""
+    command: click.Command = group
+    for word in path:
+        assert isinstance(command, click.Group)
+        command = subcommands(command)[word]
+
+    paragraphs = [each.splitlines() for each in inspect.cleandoc(command.help or "").split("\n\n")]
+
+    indented = [each for each in paragraphs if any(line.startswith("  ") for line in each)]
+    assert [each for each in indented if each[0] != "\b"] == []
 
 
 def groups() -> list[tuple[str, ...]]:

@@ -66,6 +66,22 @@ def test_a_store_that_may_not_be_read_is_a_permission(
     assert done.err.endswith(f"remora: {store} cannot be read by this user\n")
 
 
+@pytest.mark.parametrize("words", [("store", "check"), ("topic", "list"), ("explain", "orders")], ids=" ".join)
+def test_a_store_whose_directory_is_a_file_is_named_so(
+    remora: Run, config: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Where `sqlite.directory` names a file, a command says that, and does not promise that a daemon makes a store."""
+    place = tmp_path / "queues"
+    place.write_text("something else")
+    write_config(config, {"store": {"kind": "sqlite"}, "sqlite": {"directory": str(place)}})
+
+    done = remora(*words, "-c", config)
+
+    assert done.code == Exit.NO_PERMISSION
+    assert done.err.endswith(f"remora: {place} is not a directory\n")
+    assert place.read_text() == "something else"
+
+
 @as_root
 def test_a_socket_that_does_not_let_in_is_a_permission(
     remora: Run, config: Path, folder: Path, request: pytest.FixtureRequest

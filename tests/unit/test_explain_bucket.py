@@ -37,6 +37,18 @@ def test_a_bucket_of_which_something_is_sent() -> None:
     assert as_json_bucket(found)["why"] == ""
 
 
+def test_a_bucket_of_which_the_last_event_matched_none() -> None:
+    """Where notifications have sent events since the daemon's start nobody is told that nothing arrives: the reason is
+    that of the last event."""
+    now = time.time()
+    filtered = {"at": now - 5, "key": "a.png", "event": "ObjectCreated:Put", "rules": {"thumbs": "suffix"}}
+
+    text = "\n".join(bucket_lines(view({"sent": {"thumbs": now - 60}, "filtered": filtered, "refused": None}, THUMBS)))
+
+    assert "why the last event went nowhere: the last event, ObjectCreated:Put of key a.png, matches none" in text
+    assert "nothing arrives" not in text
+
+
 @pytest.mark.parametrize(
     ("found", "why", "command"),
     [

@@ -142,6 +142,7 @@ def apply_command(settings: Settings, file: Path, dry_run: bool, prune: bool, ch
       password-file = "kafka.password"        # beside this file
       args = { use-ssl = true, mechanism = "SCRAM-SHA-512", user-name = "remora" }
 
+    \b
       [[notification]]
       id = "new-photos"
       topics = ["orders"]

@@ -243,7 +243,7 @@ def unknown_argument(name: str) -> str:
         return ""
     near = difflib.get_close_matches(name, ARGUMENTS, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ARGUMENTS)}"
-    return f"there is no argument of this name; {hint}"
+    return f"there is no argument {name!r}; {hint}"
 
 
 def _password(_context: click.Context, _option: click.Parameter, file: BinaryIO | None) -> str | None:

@@ -201,7 +201,9 @@ def print_findings(asked: Asked, answer: EventFindings) -> None:
     else:
         lines = bucket_lines(answer.bucket) if answer.bucket is not None else []
         looked = several(answer.looked_at, "waiting entry", "waiting entries")
-        lines += [f"{'  events' if lines else f'event {asked.what}'}: looked at {looked}"]
+        of_bucket = asked.kind is None and {each.key.partition("/")[0] for each in answer.places} == {asked.what}
+        title = f"{'bucket' if of_bucket else 'event'} {asked.what}"
+        lines += [f"{'  events' if lines else title}: looked at {looked}"]
         lines += [line for each in answer.places[:MOST_PLACES] for line in event_lines(each, answer.queues)]
         if (more := len(answer.places) - MOST_PLACES) > 0:
             lines.append(f"  and in {several(more, 'further place')}: --topic looks into one topic, --json shows all")

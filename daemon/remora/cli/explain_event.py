@@ -86,7 +86,8 @@ def bucket_lines(view: BucketView) -> list[str]:
             when += " since the daemon's start"
         lines.append(f"  notification {name} to {', '.join(topics)}: {when}")
     if view.why:
-        lines.append(f"  why nothing arrives: {view.why}")
+        what = "why the last event went nowhere" if sent and view.matching else "why nothing arrives"
+        lines.append(f"  {what}: {view.why}")
         lines.append(f"  try: {view.next_command}")
     elif filtered := news.get("filtered"):
         ago = duration(max(0.0, now - filtered["at"]))

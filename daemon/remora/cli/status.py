@@ -30,8 +30,8 @@ def status(settings: Settings, as_json: bool, check: bool) -> None:
     """Show how the running daemon is doing, from its admin port.
 
     Topics that fail at one destination for one cause share a line. So do topics in the table that fail alike:
-    `orders +10` are orders and ten more. --json has each of them, with its queues. Exit code 69 when no daemon answers;
-    `remora explain` works without one.
+    `orders +10` are orders and ten more. --json has each of them, with its queues. WAITING and dead letters are counted
+    every 15 s, states are those of now. Exit code 69 when no daemon answers; `remora explain` works without one.
 
     \b
     Example, the queues that something keeps from being delivered:

@@ -42,7 +42,7 @@ def check_command(settings: Settings, files: Sequence[Path], as_json: bool) -> N
 
     \b
     Example:
-      remora store check /var/lib/remora/queues/queues-003.db
+      remora store check /var/lib/remora/queues-003.db
     """
     with told(after_s=SILENT_S) as tell:
         tell("checking the files")
@@ -87,9 +87,10 @@ def _tell(reports: Sequence[FileReport], as_json: bool) -> None:
 def salvage_command(damaged: Path, new: Path, as_json: bool) -> None:
     """Copy what can be read of the file DAMAGED to the file NEW, which must not be there.
 
-    Says of each entry that is lost which it is. An empty one without a right checksum stands in its place: the daemon
-    parks it as `corrupt`, so that the ledger and the dead letters have it. Open reservations are not copied; their
-    commits are refused. DAMAGED stays as it is. Copy its -wal file along when you copy it: what was committed last is
+    Says of each entry that is lost which it is. An empty one without a right checksum stands in the place of one that
+    cannot be read; one whose bytes have changed stays as it is. The daemon parks both as `corrupt`, so that the ledger
+    and the dead letters have them; until then `store check` names them. Open reservations are not copied; their commits
+    are refused. DAMAGED stays as it is. Copy its -wal file along when you copy it: what was committed last is
     in there, and nothing would show that it is missing. Exit code 1 when something was lost.
 
     Move the -wal and -shm files away with DAMAGED before NEW takes its place: SQLite would write what is in them into

@@ -245,7 +245,14 @@ def _line(value: object) -> object:
 @click.argument("name", required=False)
 @click.option("--exact", is_flag=True, help="List and count entries where the OSDs keep no count.")
 @click.option("--advice", is_flag=True, help="Say how many shards what comes in would take, now and by the last days.")
-@click.option("--watch", callback=seconds, default="1m", show_default=True, help="How long --advice watches.")
+@click.option(
+    "--watch",
+    metavar="DURATION",
+    callback=seconds,
+    default="1m",
+    show_default=True,
+    help="How long --advice watches; seconds or with a unit.",
+)
 @origin_option
 @running_option
 @json_option

@@ -271,7 +271,7 @@ class SequencerClient:
         server = self._connection
         if refused.by(server) >= self._not_served_s and server is not None:
             server.end()
-        return "the log is not served now"
+        return "the log is not served now, or there is none of this name"
 
     async def _learn(self, log: LogName) -> None:
         """Learn which epoch a log is served in, from where it is kept or from the server. Raises LogRefused."""

@@ -127,6 +127,10 @@ class OwnershipLost(StoreError):
     """The store refused an operation because its caller no longer holds the shard's lock."""
 
 
+class LockLetGo(OwnershipLost):
+    """The store itself let the lock go when it opened its files anew: nobody else has asked for the queue."""
+
+
 class NotOurs(RemoraError):
     """The shard's topic is one that radosgw delivers itself: give the lock back."""
 

@@ -63,7 +63,8 @@ class ShardStore(DeliveryStore, Protocol):
 
     @property
     def synced(self) -> int:
-        """How many transactions it has synced to this host's disk since it was opened; 0 where others store."""
+        """How many transactions it has synced to this host's disk since it was opened; 0 where others store. It never
+        falls, also where the store lets its files go and opens them anew."""
         ...
 
     async def __aenter__(self) -> ShardStore: ...

@@ -13,7 +13,7 @@ from engine.ownership.parts import ScriptedService, a_roster, a_store, service_o
 from engine.runs import until
 from remora.engine.ownership.owned import NEXT, Phase
 from remora.engine.ownership.roster import Roster
-from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreUnavailable
+from remora.model.errors import LockLetGo, NotOurs, OwnershipLost, ShardGone, StoreUnavailable
 from remora.model.shard import Shard
 from remora.policy.ownership.not_owned import Broken, Errored, GivenBack, NotOwned, transferred
 
@@ -111,6 +111,7 @@ ENDS: list[tuple[Callable[[Roster], object], type[NotOwned], str]] = [
     (lambda roster: roster.release(T, GivenBack()), GivenBack, "given back"),
     (lambda roster: roster.release(T, transferred("w2", 5.0)), type(transferred("", 0)), "handed to w2"),
     (lambda roster: roster.lose(roster.owned[T].lease, OwnershipLost("taken")), Broken, "its lock was broken"),
+    (lambda roster: roster.lose(roster.owned[T].lease, LockLetGo("opened anew")), Errored, "opened anew"),
     (lambda roster: roster.lose(roster.owned[T].lease, ShardGone("deleted")), Errored, "deleted"),
     (lambda roster: roster.end_all(), GivenBack, "given back"),
 ]

@@ -43,10 +43,10 @@ def says(
         (replace(RADOSGW, is_released=True), "released to radosgw", "remora shard claim orders.3"),
         (
             replace(RADOSGW, held="held: no room"),
-            "its topic is held: no room; 7 wait in it",
+            "its topic is held: no room",
             "remora topic resume orders",
         ),
-        (replace(RADOSGW, held="held", waiting=0), "its topic is held; 0 wait in it", "remora topic resume orders"),
+        (replace(RADOSGW, held="held", waiting=0), "its topic is held", "remora topic resume orders"),
         (
             replace(RADOSGW, owner=LockOwner.GATEWAY, owner_name="client.7", lease_left_s=12),
             "a radosgw delivers it: the lock of client.7 ends in 12.0s",
@@ -145,6 +145,11 @@ def test_each_situation_has_its_sentence_and_command(queue: QueueFacts, why: str
 
     assert why in found.why
     assert found.command == command
+
+
+def test_a_hold_is_said_of_the_topic_without_the_entries_of_one_queue() -> None:
+    """Queues of a held topic share a line, in which the number of one of them would be taken for that of all."""
+    assert advice(replace(OWN, held="held by an operator", waiting=3)).why == "its topic is held by an operator"
 
 
 @pytest.mark.parametrize("state", ["retrying", "stopped", "delivering", "idle"])

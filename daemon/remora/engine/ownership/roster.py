@@ -15,7 +15,7 @@ from remora.engine.lease import Lease, LeaseReleaser, release_all
 from remora.engine.ownership.owned import OwnedShard, Phase, ShardService
 from remora.engine.ownership.taker import TakenLock
 from remora.metrics import Telemetry
-from remora.model.errors import NotOurs, OwnershipLost, ShardGone, StoreError, without_frames
+from remora.model.errors import LockLetGo, NotOurs, OwnershipLost, ShardGone, StoreError, without_frames
 from remora.model.shard import Shard
 from remora.policy.ownership.not_owned import Broken, Deferred, Errored, GivenBack, NotOwned
 
@@ -216,7 +216,8 @@ class Roster:
         """Why a shard is not owned any more whose lock is lost, and until when to stay away from it.
 
         A lock that went while it was trusted was broken by another owner that wants the queue: a gateway looks for free
-        queues every 30 s, so longer than that is left to it. A lock that ran out is simply acquired again.
+        queues every 30 s, so longer than that is left to it. A lock that ran out, or that the store itself let go, is
+        simply acquired again.
         """
         lease = owned.lease
         if isinstance(why, ShardGone):
@@ -225,6 +226,7 @@ class Roster:
             return Errored(reason=str(why))
         self._telemetry.lost(lease.shard.queue, str(why))
         now = asyncio.get_running_loop().time()
-        if isinstance(why, OwnershipLost) and lease.term.is_trusted(now):
+        was_taken = isinstance(why, OwnershipLost) and not isinstance(why, LockLetGo)
+        if was_taken and lease.term.is_trusted(now):
             return Broken(until=now + EVICTED_PAUSE_S)
         return Errored(reason=str(why))

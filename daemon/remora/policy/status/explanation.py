@@ -122,7 +122,7 @@ def on_hold(queue: QueueFacts) -> Remedy | None:
     """What a hold of its topic says; None where there is none."""
     if not queue.held:
         return None
-    return Remedy(f"its topic is {queue.held}; {queue.waiting} wait in it", _resume(queue), f"held: {queue.held}")
+    return Remedy(f"its topic is {queue.held}", _resume(queue), f"held: {queue.held}")
 
 
 def _resume(queue: QueueFacts) -> str:

@@ -101,8 +101,8 @@ class SqliteStore:
 
     @property
     def synced(self) -> int:
-        """How many transactions were synced since the store was opened, of all files."""
-        return sum(each.durable for each in self.writers.values())
+        """How many transactions were synced since the store was opened first, of all files."""
+        return self._files.synced
 
     @property
     def description(self) -> str:

@@ -30,6 +30,7 @@ from remora.storage.sqlite.files.directory import locked, make_directory, number
 from remora.storage.sqlite.files.file import File, FilePlace
 from remora.storage.sqlite.files.owners import Owner
 from remora.storage.sqlite.files.room import DirectoryBound, disk_of
+from remora.storage.sqlite.files.writer import WriterStats
 
 _JOIN_WITHIN_S = 10.0
 
@@ -66,6 +67,7 @@ class Files:
         self._bounds: dict[Path, DirectoryBound] = {}
         self._on_state = on_state
         self._all: tuple[File, ...] = ()
+        self._written: list[WriterStats] = []
         self._believed_sound = 0
         self._owner: Owner | None = None
 
@@ -89,6 +91,11 @@ class Files:
         if self._away is not None:
             return ()
         return [file for file in self.all if file.damage is None]
+
+    @property
+    def synced(self) -> int:
+        """How many transactions were synced, also to files that were let go and opened anew: it never falls."""
+        return sum(each.durable for each in self._written)
 
     @property
     def directories(self) -> Sequence[Path]:
@@ -185,7 +192,9 @@ class Files:
         folder, most = group.paths[0].parent, self.settings.directory_bytes
         self._bounds[folder] = DirectoryBound(folder, most)
         place = FilePlace(len(group.paths), most, is_further=group.number > 0)
-        return [File(path, self.bell, self._tell_state, place, self._meter) for path in group.paths]
+        files = [File(path, self.bell, self._tell_state, place, self._meter) for path in group.paths]
+        self._written += [file.stats for file in files]
+        return files
 
     def _mark_damaged(self, group: PreparedFiles) -> None:
         for file in self._all:
@@ -193,12 +202,20 @@ class Files:
                 file.mark_damaged(error)
 
     async def reopen(self) -> None:
-        """Open what lies in the directory now. Whatever was held with the files of before is held no more."""
+        """Open what lies in the directory now. Whatever was held with other files of before is held no more.
+
+        Where the files are the same, and only other directories have come or gone, the locks are those of this store
+        as before: its workers go on.
+        """
+        is_same = self._is_outdated and not any(file.is_stale for file in self._all)
+        owner, self._owner = (self._owner, None) if is_same else (None, self._owner)
         await self.close()
+        self._owner = owner
         self._waits, self._away = True, StoreUnavailable(f"the store in {self._directory} is being opened anew")
         try:
             await self.open()
         except StoreError as exc:
+            await self.close()
             self._away = exc
             self._tell_state()
             raise
@@ -292,14 +309,15 @@ class Files:
         Until the stack is closed what SQLite made at an opening stays: on a full disk others may take the room of what
         is deleted.
         """
-        if self._make or self._directory.is_dir():
+        if self._make or self._directory.exists():
             make_directory(self._directory)  # or say why it cannot be used
         is_new = not any(self._directory.glob("queues-*.db"))
         if is_new and not self._make:
             if self._waits:
                 raise StoreAway("gone", f"there is no store in {self._directory}: is its disk mounted?")
             raise StoreMissing(
-                f"there is no store in {self._directory} yet: the first start of the daemon makes it, as its user"
+                f"there is no store in {self._directory}: queues-000.db is missing; where none was in use, the first"
+                " start of the daemon makes it, as its user"
             )
         try:
             with locked(self._directory), ExitStack() as anchors:
@@ -311,7 +329,7 @@ class Files:
                     if each.number:
                         anchored(Path(each.path), anchors)
                         groups.append(prepare_further(self._directory, each, self.settings))
-                self._owner = Owner(self._directory)
+                self._owner = self._owner or Owner(self._directory)
                 self._owner.sweep()
                 return is_new, groups, anchors.pop_all()
         except OSError as exc:

@@ -8,11 +8,12 @@ from contextlib import suppress
 
 import msgspec
 
-from remora.model.errors import OwnershipLost, ShardGone, StoreError
+from remora.model.errors import ShardGone, StoreError
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.storage.sqlite.files.file import File
 from remora.storage.sqlite.files.part import SqlitePart, holder_of
 from remora.storage.sqlite.tables.clock import boot_id, now_ns
+from remora.storage.sqlite.tables.queue_rows import lock_lost
 
 _LOOK = """
 SELECT q.id, q.incarnation, l.entity, l.cookie, l.boot, l.until_ns
@@ -111,7 +112,8 @@ class SqliteLocks(SqlitePart):
             at = values | {"now": now_ns(), "until": _until_ns(lease_s)}
             lost = connection.execute(_NOT_HELD, at).fetchall()
             connection.execute(_EXTEND_ALL, at)
-            return {tokens[place]: _lost(tokens[place], is_gone) for place, is_gone in lost}
+            me = self._files.owner.entity
+            return {tokens[place]: _lost(connection, tokens[place], me, is_gone) for place, is_gone in lost}
 
         return await file.write(extend, durable=False, upkeep=True)
 
@@ -128,10 +130,10 @@ async def _evict_in(file: File, is_dead: Callable[[str], bool]) -> list[Shard]:
     return await file.write(evict, durable=False, upkeep=True) if dead else []
 
 
-def _lost(token: LockToken, is_gone: bool) -> StoreError:
+def _lost(connection: sqlite3.Connection, token: LockToken, entity: str, is_gone: bool) -> StoreError:
     if is_gone:
         return ShardGone(f"the queue {token.shard} that was locked is gone")
-    return OwnershipLost(f"the lock of {token.shard} is not held by {token.cookie}")
+    return lock_lost(connection, token, entity)
 
 
 def _until_ns(lease_s: float) -> int:

@@ -113,7 +113,7 @@ def restore(copies: Path, directories: Sequence[Path]) -> list[FileReport]:
             sync(each)
         mark.unlink()
         sync(first)
-    return reports
+    return [replace(each, path=each.path.with_suffix("")) for each in reports]
 
 
 def _set_paths(file: Path, placement: StoreDirectories, directories: Sequence[Path]) -> None:

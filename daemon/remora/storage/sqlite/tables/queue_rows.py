@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import NamedTuple
 
-from remora.model.errors import OwnershipLost, ShardGone
+from remora.model.errors import LockLetGo, OwnershipLost, ShardGone
 from remora.model.position import Position
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.tables.clock import boot_id, now_ns
@@ -19,6 +19,7 @@ FROM queues AS q LEFT JOIN locks AS l
 ON l.queue = q.id AND l.entity = ? AND l.cookie = ? AND l.boot = ? AND l.until_ns > ?
 WHERE q.name = ? AND q.incarnation = ?
 """
+_HOLDER = "SELECT l.entity, l.cookie FROM locks AS l JOIN queues AS q ON q.id = l.queue WHERE q.name = ?"
 
 
 class QueueRow(NamedTuple):
@@ -50,8 +51,17 @@ def held_row(connection: sqlite3.Connection, token: LockToken, entity: str) -> Q
         raise ShardGone(f"the queue {token.shard} that was locked is gone")
     *queue, is_held = row
     if not is_held:
-        raise OwnershipLost(f"the lock of {token.shard} is not held by {token.cookie}")
+        raise lock_lost(connection, token, entity)
     return typed(connection, QueueRow, queue, "queues", token.shard.queue)
+
+
+def lock_lost(connection: sqlite3.Connection, token: LockToken, entity: str) -> OwnershipLost:
+    """Why a hold is none any more. No two workers have a cookie in common, so a lock of this very worker under another
+    entity is one that its store had before it opened its files anew."""
+    row = connection.execute(_HOLDER, (token.shard.queue,)).fetchone()
+    if row is not None and row[1] == token.cookie and row[0] != entity:
+        return LockLetGo(f"the lock of {token.shard} was let go when the files of the store were opened anew")
+    return OwnershipLost(f"the lock of {token.shard} is not held by {token.cookie}")
 
 
 def marker(position: int) -> bytes:
