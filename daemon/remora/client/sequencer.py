@@ -369,7 +369,13 @@ class SequencerClient:
         if connection is not self._connection:
             return
         self._connection = None
-        self._note_end(connection)
+        if connection.has_answered:
+            self._unanswered = 0
+        else:  # as one that cannot be reached: it refuses this client, or has as many as it takes
+            self._unanswered += 1
+            address = self._addresses[self._next_address % len(self._addresses)]
+            self._not_reached = f": {address}: it ends connections without an answer"
+        self._next_address += connection.gives_nothing or not connection.has_answered
         for sent in connection.sent:
             if sent.asked.asks == "next":
                 _fail(sent.outcomes, lambda: OutcomeUnknown("the connection to the sequencer broke"))
@@ -381,17 +387,6 @@ class SequencerClient:
             self._flush_soon()
 
     # ------------------------------------------------------------------------------------------- opening
-
-    def _note_end(self, connection: SequencerSession) -> None:
-        """Go on with the next address where this one gives nothing; one that ends connections unanswered is as one
-        that cannot be reached: it may refuse clients, or have as many as it takes."""
-        if connection.has_answered:
-            self._unanswered = 0
-        else:
-            self._unanswered += 1
-            address = self._addresses[self._next_address % len(self._addresses)]
-            self._not_reached = f": {address}: it ends connections without an answer"
-        self._next_address += connection.gives_nothing or not connection.has_answered
 
     async def _open(self) -> None:
         """Connect to the first address that can be reached, the one that failed last being tried last."""

@@ -105,8 +105,12 @@ class RadosDeadLetters(RadosPart):
         what, oid = f"claiming letters of {token.shard}", f"{REGISTRY}.{token.shard.queue}"
         owner = _OWNER + token.incarnation
         for _ in range(_TRIES):
-            before = await self._named(oid, owner)
-            await self._on_queue(held_read(token), token, what)  # so the name is of no later holder
+            look, before = ReadOp().assert_exists(), None
+            xattrs = look.xattrs()
+            with contextlib.suppress(MissingError):
+                await self._connection.run(look, oid, f"reading {oid}", locator=self._own)
+                before = xattrs.values.get(owner, b"")
+            await self._on_queue(held_read(token), token, what)  # so the name before is of no later holder
             operation, name = WriteOp(), secrets.token_hex(8)
             if before is None:
                 operation.create(exclusive=True)
@@ -117,16 +121,6 @@ class RadosDeadLetters(RadosPart):
                 held.name = name
                 return name
         raise StoreUnavailable(f"{what}: other holders do so, too")
-
-    async def _named(self, oid: str, owner: str) -> bytes | None:
-        """The name that letters of a queue are stored under now, empty where nobody chose one; None without letters."""
-        operation = ReadOp().assert_exists()
-        xattrs = operation.xattrs()
-        try:
-            await self._connection.run(operation, oid, f"reading {oid}", locator=self._own)
-        except MissingError:
-            return None
-        return xattrs.values.get(owner, b"")
 
     async def _store_one(self, token: LockToken, letter: DeadLetter, name: str) -> None:
         value = msgspec.msgpack.encode(_StoredLetter(_VERSION, letter))
