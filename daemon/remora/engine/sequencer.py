@@ -57,8 +57,8 @@ NO_EPOCHS = "its epochs are used up"
 REGISTRATIONS = 32
 """Logs that are registered side by side."""
 
-RENEWALS, RENEWAL_S = 256, 0.1
-"""Renewals that begin side by side. One that takes longer than this makes room for the next, and goes on."""
+RENEWALS, RENEWAL_S = 1024, 0.1
+"""So many renewals begin within so many seconds, however long those before them take."""
 
 ASKED_WITHIN_S = 10.0
 """How long a log that is not served counts as one that clients wait for."""
@@ -206,7 +206,7 @@ class Sequencing:
                 due[self._logs.place(log)].append(served)
         for together in due.values():
             self._renewing.update(each.lease for each in together)
-            self._start(self._renew_in_turn(together), "renew locks of logs")
+            self._start(self._renew(together), "renew locks of logs")
 
     async def close(self) -> None:
         """Hand out nothing more, leave no holes behind counters, and give the locks back, within a few seconds.
@@ -371,21 +371,15 @@ class Sequencing:
 
     # ------------------------------------------------------------------------------- what is served
 
-    async def _renew_in_turn(self, due: Sequence[Served]) -> None:
-        async with self._renewals:
-            renewal = self._start(self._renew(due), "renew locks of a place")
-            await asyncio.wait([renewal], timeout=RENEWAL_S)
-
     async def _renew(self, due: Sequence[Served]) -> None:
         """Renew locks of one place."""
-        try:
-            await self._renewed(due)
-        finally:
-            self._renewing.difference_update(each.lease for each in due)
-
-    async def _renewed(self, due: Sequence[Served]) -> None:
+        await self._renewals.acquire()
+        asyncio.get_running_loop().call_later(RENEWAL_S, self._renewals.release)
         of = {each.lease: each for each in due}
-        failed = await renew_all(self._logs, list(of), self._times, self._now())
+        try:
+            failed = await renew_all(self._logs, list(of), self._times, self._now())
+        finally:
+            self._renewing.difference_update(of)
         if len(failed) < len(due):
             self._store_problem, self._renewed_at = "", self._now()
         for lease, why in failed:
