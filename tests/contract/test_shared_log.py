@@ -311,6 +311,27 @@ async def test_new_entries_come_without_a_server(logs: FaultyLogs, folder: Path)
         assert (await log.read(2)).cell is Cell.FILLED
 
 
+async def test_a_log_that_was_made_again_is_not_followed(logs: FaultyLogs, folder: Path) -> None:
+    """Who followed a log that was removed and made again is told so, and neither waits until the new one is as long as
+    the old one was, nor fills positions there that nobody was given."""
+    async with Log(logs, LOG, [f"unix:{folder / 's'}"], PATIENT) as log:
+        async with serving(logs, folder):
+            for number in range(1, 6):
+                await log.append(b"%d" % number)
+            entries, old = log.follow(3), (await logs.projection(LOG)).id
+            assert [(await anext(entries)).position for _ in range(3)] == [3, 4, 5]
+        await logs.remove(LOG)
+        await logs.create(LOG, LogKind.LOG, 8)
+        async with serving(logs, folder), asyncio.timeout(PATIENT_S):
+            assert await log.append(b"new") == 1
+
+            with pytest.raises(LogUnknown, match="made again"):
+                await anext(entries)
+            with pytest.raises(LogUnknown, match="made again"):
+                await log._fill(2, old)
+            assert [each.cell for each in await log.read_range(1, 6)] == [Cell.DATA, *[Cell.UNWRITTEN] * 5]
+
+
 async def test_what_is_trimmed_is_passed_over(logs: FaultyLogs, folder: Path) -> None:
     """A follower that begins in the part that was trimmed goes on with the first entry that is left."""
     async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:

@@ -9,7 +9,7 @@ import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import OwnershipLost
-from remora.model.log import MOST_POSITION, Cell, LogKind, LogName
+from remora.model.log import MOST_POSITION, Cell, LogKind, LogName, StaleEpoch
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.logs import SqliteLogs
 
@@ -54,7 +54,28 @@ async def test_a_lock_of_a_log_that_was_made_anew(logs: SqliteLogs) -> None:
     assert isinstance((await logs.renew_all([former], LEASE_S))[0], OwnershipLost)
     await logs.release(former)
 
-    assert (await logs.register(lock, "unix:/s", 100)).epoch == 1
+    assert (await logs.register(lock, "unix:/s", 100)).position == 0
+
+
+async def test_a_position_of_a_log_that_was_removed_is_of_none(logs: SqliteLogs) -> None:
+    """Who knows one writes nothing to a log that was made again under the name, whether it is served already or not: all
+    epochs of that one lie above."""
+    entries = LogName(b"pool", b"entries")
+    await logs.create(entries, LogKind.LOG, 1)
+    lock = await logs.acquire(entries, "server", LEASE_S)
+    epoch = (await logs.register(lock, "unix:/s", 100)).epoch
+    await logs.release(lock)
+    await logs.remove(entries)
+    await logs.create(entries, LogKind.LOG, 1)
+
+    with pytest.raises(StaleEpoch):
+        await logs.append(entries, epoch, 2, b"late")
+    lock = await logs.acquire(entries, "server", LEASE_S)
+    assert (await logs.register(lock, "unix:/s", 100)).epoch > epoch
+    with pytest.raises(StaleEpoch):
+        await logs.append(entries, epoch, 2, b"late")
+
+    assert (await logs.figures(entries)).tail == 0
 
 
 async def test_positions_that_no_log_has(logs: SqliteLogs) -> None:

@@ -5,18 +5,21 @@ The clock of a server is moved by the store that it asks, as when an answer is s
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devkit.readers.samples import sample_value
+from devkit.waits import until
 from remora.codec.sequencer import Result
 from remora.config import SqliteSettings
 from remora.model.errors import StoreError, StoreUnavailable
-from remora.model.log import LogKind, LogLock, LogName, Registered
+from remora.model.log import LogKind, LogLock, LogName, Projection, Registered
 from remora.policy.logs import sequence
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.logs import SqliteLogs
@@ -124,6 +127,55 @@ async def test_a_renewal_that_outlasts_its_epoch_says_nothing_of_the_next_one(
     assert server.sequencing.served == 1
 
 
+async def test_a_lock_that_hangs_holds_up_no_other_log(stores: Sequence[SqliteLogs]) -> None:
+    """While the store does not answer for one log, as where its OSDs are away, the locks of others are renewed time and
+    again, and only that log is served no more; it is asked for once. The store as a whole counts as well."""
+    away, hung = LogName(b"pool", b"away"), list[str]()
+    await stores[0].create(away, LogKind.LOG, 8)
+
+    class OneAway(Slow):
+        def place(self, log: LogName) -> LogName:
+            return log
+
+        async def renew_all(self, locks: Sequence[LogLock], lease_s: float) -> Sequence[StoreError | None]:
+            if any(lock.log == away for lock in locks):
+                hung.append("asked")
+                await asyncio.Event().wait()
+            return await self._logs.renew_all(locks, lease_s)
+
+    server = serving(OneAway(stores[0]))
+    sequencing = server.sequencing
+    assert await server.position(LOG, 1) == await server.position(away, 1) == 1
+
+    for _ in range(3):
+        server.late_s += sequence.TRUSTED / 2 * LEASE_S
+        sequencing.begin_renewals()
+        await until(lambda: hung and sequencing._served[LOG].lease.term.renew_at > sequencing._now())
+    assert shown(server.round(LOG, 1)) == 2
+    assert server.round(away, 1) == INIT_LOG
+    assert (hung, sequencing.store_problem) == (["asked"], "")
+    await sequencing.close()
+
+
+async def test_a_store_of_which_no_place_answers_cannot_be_used(stores: Sequence[SqliteLogs]) -> None:
+    """What it says is told once nothing was renewed for as long as it is between two renewals, and no longer when
+    something is."""
+    answers: list[StoreError | None] = [StoreUnavailable("no answer"), None]
+
+    class Away(Slow):
+        async def renew_all(self, locks: Sequence[LogLock], lease_s: float) -> Sequence[StoreError | None]:
+            return [answers.pop(0)]
+
+    server = serving(Away(stores[0]))
+    assert await server.position(LOG, 1) == 1
+
+    server.late_s += sequence.RENEW * LEASE_S
+    await renew(server)
+    assert server.sequencing.store_problem == "no answer"
+    await renew(server)
+    assert server.sequencing.store_problem == ""
+
+
 async def test_trust_is_counted_from_before_a_registration(stores: Sequence[SqliteLogs]) -> None:
     """A registration whose answer comes half a lease late leaves the rest of the trust, and not the whole of it."""
     server = serving(Slow(stores[0], register=0.5))
@@ -147,13 +199,19 @@ async def test_a_registration_that_outlasts_its_trust_is_not_served(stores: Sequ
 
 
 async def test_an_epoch_of_another_owner_is_another_one(stores: Sequence[SqliteLogs]) -> None:
-    """A log that was removed and made anew has the same epoch under another server: the first one stops serving it."""
-    old, new = Server(stores[0]), Server(stores[1])
+    """A log that was removed and made anew may have the same epoch under another server, as on RADOS: the first one
+    stops serving it."""
+
+    class FromTheFirst(Slow):
+        async def projection(self, log: LogName) -> Projection:
+            return replace(await self._logs.projection(log), epoch=1)
+
+    old, new = serving(FromTheFirst(stores[0])), Server(stores[1])
     assert await old.position(LOG, 1) == 1
     await stores[1].seal(LOG)  # its lock is free, as it is when a process has ended
     await stores[1].remove(LOG)
     await stores[1].create(LOG, LogKind.LOG, 8)
-    assert await new.position(LOG, 1) == 1
+    assert await new.position(LOG, 3) == 1
 
     old.sequencing.missed(LOG, Result.AHEAD)
     for task in list(old.sequencing._tasks):

@@ -359,6 +359,27 @@ async def test_a_server_that_does_not_serve_the_log_is_left(tmp_path: Path) -> N
             assert await waiting == Token(9, 1)
 
 
+async def test_a_server_that_ends_its_connections_is_left(tmp_path: Path) -> None:
+    """Where a server takes connections and ends them unanswered, as one that has as many clients as it may have does,
+    positions and tail come from the next address; where there is none it is asked less and less often."""
+    ended = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal ended
+        ended += 1
+
+    async with scripted(tmp_path, serve) as full, served(tmp_path, a_core()) as address:
+        for ask in (SequencerClient.next, SequencerClient.tail):
+            async with SequencerClient([full, address], timeout_s=PATIENT_S) as client:
+                assert (await ask(client, LOG)).epoch == 3
+        assert ended == 2
+
+        async with SequencerClient([full], timeout_s=0.2) as client:
+            with pytest.raises(SequencerUnavailable, match="no server answers"):
+                await client.next(LOG)
+        assert ended <= 2 + 10  # the pauses grow from 2.5 ms on
+
+
 async def test_who_leaves_a_server_waits_for_what_it_owes(tmp_path: Path) -> None:
     """Positions of other logs that are under way when a server is left for one log come from it, and are no holes."""
     core, may_answer = a_core(), asyncio.Event()

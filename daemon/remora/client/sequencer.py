@@ -96,8 +96,9 @@ class SequencerClient:
 
         `projection` reads a log's epoch where it is kept; without it the server is asked, of which storage still checks
         every write. A caller waits for `timeout_s`; a server that says nothing for as much of it as each address has is
-        left for the next one, and so is one that does not serve the log for as long, or for NOT_SERVED_S. With
-        `repeats` a position whose reply was lost is asked for again, which costs a hole.
+        left for the next one, and so is one that does not serve the log for as long, or for NOT_SERVED_S, and one that
+        ends a connection before it has answered anything. With `repeats` a position whose reply was lost is asked for
+        again, which costs a hole.
 
         Raises ValueError where there is no address, or one of another form.
         """
@@ -116,6 +117,8 @@ class SequencerClient:
         self._next_address = 0
         self._not_reached = ""
         """Why the address that was tried last could not be reached."""
+        self._unanswered = 0
+        """How many connections have ended one after the other without an answer."""
         self._epochs: dict[LogName, int] = {}
         self._grants_ranges: bool | None = None
         self._waiting: deque[PositionsAsked] = deque()
@@ -366,7 +369,13 @@ class SequencerClient:
         if connection is not self._connection:
             return
         self._connection = None
-        self._next_address += connection.gives_nothing
+        if connection.has_answered:
+            self._unanswered = 0
+        else:  # as one that cannot be reached: it refuses this client, or has as many as it takes
+            self._unanswered += 1
+            address = self._addresses[self._next_address % len(self._addresses)]
+            self._not_reached = f": {address}: it ends connections without an answer"
+        self._next_address += connection.gives_nothing or not connection.has_answered
         for sent in connection.sent:
             if sent.asked.asks == "next":
                 _fail(sent.outcomes, lambda: OutcomeUnknown("the connection to the sequencer broke"))
@@ -381,8 +390,10 @@ class SequencerClient:
 
     async def _open(self) -> None:
         """Connect to the first address that can be reached, the one that failed last being tried last."""
-        pause_s = FIRST_PAUSE_S
+        pause_s = min(FIRST_PAUSE_S * 2 ** min(self._unanswered, 30), LONGEST_PAUSE_S)
         try:
+            if self._unanswered:
+                await asyncio.sleep(pause_s / 2 * random.uniform(0.5, 1.0))  # noqa: S311  # spreads clients
             while not self._is_closed:
                 # Those whose time is over are forgotten: they would be all that is kept while no server is there.
                 left = [each for each in self._waiting if not all(outcome.done() for outcome in each.outcomes)]
@@ -408,6 +419,8 @@ class SequencerClient:
                     continue
                 self._connection, self._not_reached = connection, ""
                 self._next_address -= 1
+                if connection.transport is None:  # the server has ended it already
+                    self._on_lost(connection)
                 return
         finally:
             self._opening = None

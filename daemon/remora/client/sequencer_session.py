@@ -129,6 +129,8 @@ class SequencerSession(asyncio.Protocol):
         self.transport: asyncio.WriteTransport | None = None
         self.gives_nothing = False
         """Whether the client goes on with the next address."""
+        self.has_answered = False
+        """Whether anything came that is a reply."""
         self._owes_since = inf  # or when it said something last while it owed replies
         self._look: asyncio.TimerHandle | None = None
 
@@ -172,6 +174,7 @@ class SequencerSession(asyncio.Protocol):
             self._on_reply(sent, reply)
             place += 4 + size
         self._rest = data[place:]
+        self.has_answered = self.has_answered or place > 0
         self._owes_since = self._loop.time() if self.sent else inf
         if self.gives_nothing:
             self.end()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -55,6 +56,9 @@ NO_EPOCHS = "its epochs are used up"
 
 REGISTRATIONS = 32
 """Logs that are registered side by side."""
+
+RENEWALS, RENEWAL_S = 1024, 0.1
+"""So many renewals begin within so many seconds, however long those before them take."""
 
 ASKED_WITHIN_S = 10.0
 """How long a log that is not served counts as one that clients wait for."""
@@ -124,6 +128,9 @@ class Sequencing:
         self._served: dict[LogName, Served] = {}
         self._taking: set[LogName] = set()
         self._slots = asyncio.Semaphore(REGISTRATIONS)
+        self._renewals = asyncio.Semaphore(RENEWALS)
+        self._renewing: set[LogLease] = set()
+        self._renewed_at = float("-inf")
         self._soonest = float("inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._registering: set[asyncio.Task[None]] = set()
@@ -187,10 +194,19 @@ class Sequencing:
         """Renew locks until cancelled."""
         while True:
             await asyncio.sleep(self._times.renew_s / 5)
-            due = [each for each in self._served.values() if each.lease.term.renew_at <= self._now()]
-            if due:
-                await self._renew(due)
+            self.begin_renewals()
             self.before()
+
+    def begin_renewals(self) -> None:
+        """Begin to renew what is due, and wait for nothing: a place of the store that hangs holds up its own logs only,
+        and not those that are due meanwhile."""
+        due: defaultdict[Hashable, list[Served]] = defaultdict(list)
+        for log, served in self._served.items():
+            if served.lease.term.renew_at <= self._now() and served.lease not in self._renewing:
+                due[self._logs.place(log)].append(served)
+        for together in due.values():
+            self._renewing.update(each.lease for each in together)
+            self._start(self._renew(together), "renew locks of logs")
 
     async def close(self) -> None:
         """Hand out nothing more, leave no holes behind counters, and give the locks back, within a few seconds.
@@ -299,7 +315,7 @@ class Sequencing:
         self._served[log] = Served(LogLease(lock, term), found.epoch, found.position)
         self._soonest = min(self._soonest, term.trusted_until)
         self._asked.pop(log, None)
-        self._store_problem = ""
+        self._store_problem, self._renewed_at = "", self._now()
         self._telemetry.registered(self._now() - began)
         self.core.serve(log, found.epoch, found.position, found.bound)
         self.trusted(log, term.trusted_until - self._now())
@@ -356,14 +372,20 @@ class Sequencing:
     # ------------------------------------------------------------------------------- what is served
 
     async def _renew(self, due: Sequence[Served]) -> None:
+        """Renew locks of one place."""
+        await self._renewals.acquire()
+        asyncio.get_running_loop().call_later(RENEWAL_S, self._renewals.release)
         of = {each.lease: each for each in due}
-        failed = await renew_all(self._logs, list(of), self._times, self._now())
+        try:
+            failed = await renew_all(self._logs, list(of), self._times, self._now())
+        finally:
+            self._renewing.difference_update(of)
         if len(failed) < len(due):
-            self._store_problem = ""
+            self._store_problem, self._renewed_at = "", self._now()
         for lease, why in failed:
             if is_lost(why):
                 self._stop(lease.token.log, of[lease].epoch, str(why), "lock")
-            elif len(failed) == len(due):
+            elif self._now() - self._renewed_at >= self._times.renew_s:  # no place of the store has answered since
                 self._heard_of_store(why)
         for each in due:
             log = each.lease.token.log

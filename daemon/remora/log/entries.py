@@ -55,6 +55,10 @@ class LogReads:
             found += await asyncio.gather(*map(self.one, range(begin, min(begin + READ_AT_ONCE, last + 1))))
         return found
 
+    async def id(self) -> str:
+        """What the log is told by from another one of its name, before or after it."""
+        return (await self._logs.projection(self._name)).id
+
     async def trimmed(self) -> int:
         """Up to which position everything is deleted."""
         return (await self._logs.figures(self._name)).trimmed

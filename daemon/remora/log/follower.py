@@ -2,6 +2,9 @@
 
 A position is a hole when it was handed out, or something stands behind it, and nothing is written there for a while. It
 is filled then. Its appender, should it still live, is refused and takes another position, so that nothing is lost.
+
+A log that is removed and made again is another one, of which the positions that were known say nothing: a follower ends
+there. It looks when another epoch is served, when the tail has gone back, and before it fills.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from remora.client import SequencerUnavailable
 from remora.log.entries import READ_AT_ONCE, Entry, LogReads, LogTimes
 from remora.log.servers import LogServers
 from remora.model.errors import StoreError
-from remora.model.log import Cell, PositionTaken, PositionTrimmed, StaleEpoch
+from remora.model.log import Cell, LogUnknown, PositionTaken, PositionTrimmed, StaleEpoch
+
+MADE_AGAIN = "the log was removed and made again while it was followed: follow the new one from its first position"
 
 
 class Follower:
@@ -23,15 +28,18 @@ class Follower:
         self,
         reads: LogReads,
         servers: LogServers,
-        fill: Callable[[int], Awaitable[None]],
+        fill: Callable[[int, str], Awaitable[None]],
         times: LogTimes,
         start: int,
     ) -> None:
+        """`fill` writes a position off in the log of this id. Raises LogUnknown where it is another one by now."""
         self._reads = reads
         self._servers = servers
         self._fill = fill
         self._times = times
         self._position = start
+        self._id = ""
+        self._epoch = 0
         self._end = 0
         """The last position that is known to be handed out."""
         self._pause_s = times.first_look_s
@@ -70,6 +78,8 @@ class Follower:
 
     async def _next(self) -> Sequence[Entry] | None:
         """Entries, and the place behind them; None where nothing is there yet."""
+        if not self._id:
+            self._id = await self._reads.id()
         begin = self._position
         found = await self._reads.several(begin, max(begin, min(self._end, begin + READ_AT_ONCE - 1)))
         passed = self._passed(found)
@@ -106,7 +116,7 @@ class Follower:
                 return True
             self._waited_for = self._waits_for
         try:
-            await self._fill(self._position)
+            await self._fill(self._position, self._id)
         except StaleEpoch:  # the next epoch has begun, but not where this position lies
             return True
         except (PositionTaken, PositionTrimmed):  # which of the two is seen at the next look
@@ -116,7 +126,12 @@ class Follower:
     async def _handed_out(self) -> int:
         """The last position that is known to be handed out: its server says so, or something is written there."""
         try:
-            return (await self._servers.tail(self._times.ask_s)).position
+            tail = await self._servers.tail(self._times.ask_s)
         except SequencerUnavailable:
             ahead = await self._reads.several(self._position, self._position + READ_AT_ONCE - 1)
             return max((each.position for each in ahead if each.cell is not Cell.UNWRITTEN), default=0)
+        if tail.epoch != self._epoch or tail.position < self._position - 1:
+            if await self._reads.id() != self._id:
+                raise LogUnknown(MADE_AGAIN)
+            self._epoch = tail.epoch
+        return tail.position

@@ -14,10 +14,10 @@ from typing import Self
 
 from remora.client import SequencerUnavailable
 from remora.log.entries import Entry, LogReads, LogTimes
-from remora.log.follower import Follower
+from remora.log.follower import MADE_AGAIN, Follower
 from remora.log.servers import LogServers
 from remora.model.errors import RemoraError, StoreError
-from remora.model.log import LogName, LogRefused, PositionTaken, StaleEpoch, Token, check_entry
+from remora.model.log import LogName, LogRefused, LogUnknown, PositionTaken, StaleEpoch, Token, check_entry
 from remora.policy.logs import appends
 from remora.policy.logs.appends import Next
 from remora.ports.log import Logs
@@ -146,11 +146,13 @@ class Log:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._times.look_s)
 
-    async def _fill(self, position: int) -> None:
+    async def _fill(self, position: int, log_id: str = "") -> None:
         """Write a position off in the epoch that the log has. Raises StaleEpoch where that is over by then, and where
-        it has not begun yet on the stripe of the position."""
-        epoch = (await self._logs.projection(self.name)).epoch
-        await self._logs.fill(self.name, epoch, position)
+        it has not begun yet on the stripe of the position, and LogUnknown where the log is not the one of this id."""
+        found = await self._logs.projection(self.name)
+        if log_id and found.id != log_id:
+            raise LogUnknown(MADE_AGAIN)
+        await self._logs.fill(self.name, found.epoch, position)
 
     async def trim(self, upto: int) -> None:
         """Delete all entries up to this position for good, durably.
@@ -188,7 +190,8 @@ class Log:
 
         What is filled or trimmed is passed over. A position that was handed out and stays unwritten is filled after a
         time-out; its appender, should it still live, takes another one. It goes on while no sequencer is there, and
-        raises StoreUnavailable once the store has been away for `give_up_s`, SequencerUnavailable when the log is left.
+        raises StoreUnavailable once the store has been away for `give_up_s`, SequencerUnavailable when the log is left,
+        and LogUnknown when it is removed, also where one of its name was made since.
         """
         follower = Follower(self._reads, self._servers, self._fill, self._times, start)
         while True:

@@ -6,7 +6,7 @@ the position is at or above every one that was written; no other server has got 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from remora.model.errors import StoreError
@@ -38,6 +38,14 @@ class Logs(Protocol):
 
     async def renew_all(self, locks: Sequence[LogLock], lease_s: float) -> Sequence[StoreError | None]:
         """Extend locks that are still held; for each, in order, None or its error."""
+        ...
+
+    def place(self, log: LogName) -> Hashable:
+        """What the locks of logs are extended with: those of one place in one step, each place by itself.
+
+        A place that does not answer has the whole `renew_all` wait, so locks of several are extended in calls of their
+        own.
+        """
         ...
 
     async def release(self, lock: LogLock) -> None:

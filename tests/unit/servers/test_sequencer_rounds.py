@@ -283,6 +283,23 @@ async def test_each_round_is_announced(tmp_path: Path) -> None:
         writer.close()
 
 
+async def test_an_idle_connection_is_asked_whether_its_client_is_there() -> None:
+    """Over TCP the kernel asks after a minute, and ends the connection of a client whose host is gone a minute later:
+    nothing else would, and the server has a bounded number of them."""
+    async with serving(None, a_core()) as (rounds, connect):
+        _, writer = await connect()
+        await until(lambda: rounds.connections)
+        (made,) = (each.socket for each in rounds._connections.values())
+
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle_s, pause_s, times = (
+            made.getsockopt(socket.IPPROTO_TCP, name)
+            for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert (idle_s, pause_s * times) == (60, 60)
+        writer.close()
+
+
 async def test_a_client_that_goes_before_it_is_accepted_disturbs_nobody() -> None:
     """Those that are reset while they wait to be accepted cost no other connection of the same round a reply."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from devkit.waits import PATIENT_S
 from remora.model.errors import OwnershipLost, ShardGone, StoreError
 from remora.model.shard import LockToken, Shard
 from remora.storage.librados import operations
@@ -82,3 +83,30 @@ async def test_what_is_known_of_a_held_queue_goes_with_its_lock(
         assert await locks.renew_all([TOKEN], 1.0) == [error]
 
     assert (queue._progress, companion.gone) == ({}, [TOKEN])
+
+
+async def test_locks_that_hang_hold_up_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where hundreds of a worker's locks lie on OSDs that do not answer, those of all others are renewed meanwhile:
+    they would end while one time-out follows the other."""
+    all_asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    class PartlyAway(Cluster):
+        async def run(self, *asked: object) -> int:
+            if asked[1] == "there.99":
+                all_asked.set()
+            if str(asked[1]).startswith("away"):
+                await goes_on.wait()
+            return 1
+
+    cluster: Any = PartlyAway(None)
+    monkeypatch.setattr(operations, "load", lambda: cluster)
+    nothing: Any = None
+    locks = RadosLocks(cluster, nothing, nothing, nothing, nothing, nothing)
+    names = [*(f"away.{number}" for number in range(400)), *(f"there.{number}" for number in range(100))]
+    renewing = asyncio.ensure_future(locks.renew_all([LockToken(Shard(each), "c", "i") for each in names], 90.0))
+
+    async with asyncio.timeout(PATIENT_S):
+        await all_asked.wait()
+    goes_on.set()
+
+    assert await renewing == [None] * len(names)

@@ -433,6 +433,27 @@ async def test_a_topic_that_is_opened_or_closed_after_its_change(closed: bool) -
     assert [cluster.queues[each.queue].closed for each in (await now(cluster)).open_shards()] == ["yes" * closed] * 3
 
 
+async def test_a_queue_that_a_killed_process_has_closed_late_is_opened() -> None:
+    """A change of a closed topic stands still, another process carries it out, and the topic is opened; then the first
+    one closes a queue of the new layout, and is killed. The first request that is refused there has it opened again."""
+    cluster = Cluster()
+    topic = await cluster.own_topics.create(own_topic("t", 2))
+    await cluster.own_topics.change(replace(topic, closed=True))
+    cluster.stops_at = ("close", "t@1.1")
+    late = asyncio.ensure_future(cluster.own_topics.reshard(topic, 3))
+    await cluster.is_there.wait()
+    await cluster.own_topics.reshard(topic, 3)
+    await cluster.own_topics.change(replace(await now(cluster), closed=False))
+    late.cancel()
+    await asyncio.wait([late])
+    opened = await now(cluster)
+    await cluster.close(opened.shard(1), topic.id, closed=True)  # its last write
+
+    assert isinstance(await cluster.own_topics.refusal(opened), StoreUnavailable)
+
+    assert [cluster.queues[each.queue].closed for each in opened.open_shards()] == ["", "", ""]
+
+
 async def resharded(shards: int) -> tuple[Cluster, Topic]:
     """A topic of two shards that got another number while a reservation was open in its second queue; it is not now."""
     cluster = Cluster()

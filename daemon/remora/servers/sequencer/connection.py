@@ -27,6 +27,17 @@ LEAVE_S = 10.0
 """How long a server that stops sends the replies that are under way, while clients take them."""
 
 
+OVER_TCP = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
+)
+"""Options of a connection over TCP. An idle one stays, but for that of a client whose host is gone: it would be one of
+those that there may be for ever, and ends after two minutes."""
+
+
 class Closed(StrEnum):
     """Why a connection was closed."""
 

@@ -28,6 +28,7 @@ from remora.servers.sequencer.connection import (
     GRACE_S,
     LEAVE_S,
     LINGER_S,
+    OVER_TCP,
     PARTIAL_FRAME_S,
     READ,
     Closed,
@@ -307,7 +308,8 @@ class Rounds:
         """Begin to serve a connection, or say why not. Raises OSError where its client has gone."""
         made.setblocking(False)
         if made.family != socket.AF_UNIX:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option in OVER_TCP:
+                made.setsockopt(*option)
         if self.connections >= self._most:
             return Closed.TOO_MANY
         if not self._may_connect(made):

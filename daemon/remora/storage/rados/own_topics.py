@@ -73,7 +73,11 @@ class RadosOwnTopics:
         await self._registry.existing(topic)
 
     async def refusal(self, topic: Topic) -> StoreError:
-        """The error that says why a queue of this topic refused a reservation or a commit."""
+        """The error that says why a queue of this topic refused a reservation or a commit.
+
+        Where nothing in the registry says why, a process that was to open or close the queue may have been killed when
+        it came to that late. Nobody else would do it, so it is done here.
+        """
         try:
             found = await self._registry.existing(topic)
         except TopicUnknown as exc:
@@ -82,6 +86,8 @@ class RadosOwnTopics:
             return TopicClosed(f"topic {topic.label} takes no new events")
         if found.stored.coming is not None or found.stored.generation != topic.generation:
             return TopicMoved(f"topic {topic.label} is being re-sharded, or was since it was looked up")
+        with contextlib.suppress(StoreError):
+            await self._align(topic)
         return StoreUnavailable(f"topic {topic.label} is being changed")
 
     async def sequence(self, topic: Topic) -> SequenceState:

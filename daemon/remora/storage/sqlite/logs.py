@@ -35,7 +35,7 @@ from remora.model.log import (
 from remora.storage.sqlite.files.file import File
 from remora.storage.sqlite.files.open_files import Files
 from remora.storage.sqlite.tables.clock import boot_id, now_ns
-from remora.storage.sqlite.tables.soundness import typed
+from remora.storage.sqlite.tables.soundness import number_fact, typed
 
 _COLUMNS = (
     "id, uid, kind, width, epoch, owner, address, bound, trimmed, lock_entity, lock_owner, lock_boot, lock_until_ns"
@@ -50,6 +50,15 @@ _LAST = "SELECT max(position) FROM log_entries WHERE log = ?"
 _PUT = "INSERT INTO log_entries (log, position, filled, data) VALUES (?, ?, ?, ?)"
 _GET = "SELECT filled, data FROM log_entries WHERE log = ? AND position = ?"
 _COUNT = "SELECT count(*) FROM log_entries WHERE log = ?"
+_REMOVED_EPOCH = "removed_log_epoch"
+"""The fact of a file with the largest epoch of all logs that were removed from it: the first epoch of every later log
+lies above, so that whoever knows a position of a log that was removed writes nothing to one of its name."""
+_FIND_REMOVED = f"SELECT value FROM meta WHERE key = '{_REMOVED_EPOCH}'"  # noqa: S608 - a constant
+_KEEP_REMOVED = f"""
+INSERT INTO meta (key, value) VALUES ('{_REMOVED_EPOCH}', ?) ON CONFLICT (key) DO UPDATE SET value = max(value, ?)
+"""  # noqa: S608 - a constant
+_MOST_KEPT = MOST_POSITION // 2
+"""An epoch above it, as damage may make one, is not kept: later logs would have none that they could begin."""
 
 
 class _Row(NamedTuple):
@@ -113,6 +122,8 @@ class SqliteLogs:
                 raise LogLocked(f"a sequencer serves {log} at {row.address}: stop it first")
             connection.execute("DELETE FROM log_entries WHERE log = ?", (row.id,))
             connection.execute("DELETE FROM logs WHERE id = ?", (row.id,))
+            if row.epoch <= _MOST_KEPT:
+                connection.execute(_KEEP_REMOVED, (row.epoch, row.epoch))
 
         await self._file(log).write(remove, upkeep=True)
 
@@ -168,6 +179,10 @@ class SqliteLogs:
         connection.execute(_LOCK, (self._me, lock.owner, boot_id(), _until_ns(lease_s), row.id))
         return None
 
+    def place(self, log: LogName) -> File:
+        """The file of a log."""
+        return self._file(log)
+
     async def release(self, lock: LogLock) -> None:
         """Give a lock back."""
 
@@ -192,8 +207,9 @@ class SqliteLogs:
                 bound = min(MOST_POSITION, position + reach)
             else:
                 position, bound = _last(connection, row), MOST_POSITION
-            connection.execute(_BEGIN, (row.epoch + 1, lock.owner, address, bound, row.id))
-            return Registered(row.epoch + 1, position, bound)
+            epoch = _next_epoch(connection, row)
+            connection.execute(_BEGIN, (epoch, lock.owner, address, bound, row.id))
+            return Registered(epoch, position, bound)
 
         return await self._file(lock.log).write(register, upkeep=True)
 
@@ -220,9 +236,10 @@ class SqliteLogs:
 
         def seal(connection: sqlite3.Connection) -> int:
             row = _found(connection, log)
-            connection.execute(_BEGIN, (row.epoch + 1, "", "", row.bound, row.id))
+            epoch = _next_epoch(connection, row)
+            connection.execute(_BEGIN, (epoch, "", "", row.bound, row.id))
             connection.execute(_LOCK, ("", "", "", 0, row.id))
-            return row.epoch + 1
+            return epoch
 
         return await self._file(log).write(seal, upkeep=True)
 
@@ -316,6 +333,13 @@ def _log_row(connection: sqlite3.Connection, log: LogName) -> _Row:
     if row.kind != LogKind.LOG:
         raise LogRefused(f"{log} is a counter: it holds no entries")
     return row
+
+
+def _next_epoch(connection: sqlite3.Connection, row: _Row) -> int:
+    if row.epoch:
+        return row.epoch + 1
+    removed = connection.execute(_FIND_REMOVED).fetchone()
+    return 1 + (number_fact(connection, _REMOVED_EPOCH) if removed else 0)
 
 
 def _last(connection: sqlite3.Connection, row: _Row) -> int:

@@ -157,6 +157,10 @@ class RadosIngest:
         entry, began = completion(name, request), time.monotonic()
         try:
             await log.schedule.add(entry)
+        except StoreError:  # the request was not logged, so nobody completes it, whatever became of its entry
+            await log.finisher.release(request)
+            raise
+        try:
             await log.intents.create(name, request, IntentState.COMMITTED)
             self.meter.stage_took(EventStage.REGISTER, "rados", time.monotonic() - began)
         except StoreUnavailable:

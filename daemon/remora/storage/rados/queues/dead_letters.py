@@ -10,12 +10,14 @@ next owner looks for letters of entries that are still in the queue only where i
 
 Attribute `remora.parker.<incarnation>` of the object of letters has a random name that the lock's holder chose for its
 letters, and each write of a letter compares it. The next holder changes it before it looks for letters, so that a late
-write of an earlier holder is refused.
+write of an earlier holder is refused. A name replaces the one that its holder has seen while it had the lock: one that
+stood still before it chose, and has lost the lock since, replaces none of a later holder's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,7 +33,7 @@ from remora.model.shard import LockToken
 from remora.storage.librados import ObjectOperation, ReadOp, WriteOp
 from remora.storage.rados.cluster.connection import ClusterConnection
 from remora.storage.rados.cluster.part import RadosPart, all_keys, decoded, held_read, held_write
-from remora.storage.rados.cluster.refusals import FULL, HELD, OWN, MismatchError, MissingError, Refusals
+from remora.storage.rados.cluster.refusals import FULL, HELD, OWN, ExistsError, MismatchError, MissingError, Refusals
 from remora.storage.rados.cluster.state import queue_front, stored_state
 
 REGISTRY = "remora.dlq"
@@ -44,6 +46,7 @@ _ANNOUNCED, _OWNER = "remora.parking.", "remora.parker."
 _VERSION = 1
 _PAGE = 64
 _MOST_ANNOUNCED = 1024
+_TRIES = 5
 
 _WRITTEN: Refusals = {**HELD, **FULL}
 
@@ -99,10 +102,25 @@ class RadosDeadLetters(RadosPart):
 
     async def _claim(self, token: LockToken, held: _HeldLetters) -> str:
         """Choose a new name for this holder's letters, so that those of earlier holders are refused."""
-        name = secrets.token_hex(8)
-        await self._write(WriteOp().set_xattr(_OWNER + token.incarnation, name), f"{REGISTRY}.{token.shard.queue}")
-        held.name = name
-        return name
+        what, oid = f"claiming letters of {token.shard}", f"{REGISTRY}.{token.shard.queue}"
+        owner = _OWNER + token.incarnation
+        for _ in range(_TRIES):
+            look, before = ReadOp().assert_exists(), None
+            xattrs = look.xattrs()
+            with contextlib.suppress(MissingError):
+                await self._connection.run(look, oid, f"reading {oid}", locator=self._own)
+                before = xattrs.values.get(owner, b"")
+            await self._on_queue(held_read(token), token, what)  # so the name before is of no later holder
+            operation, name = WriteOp(), secrets.token_hex(8)
+            if before is None:
+                operation.create(exclusive=True)
+            else:
+                operation.assert_exists().assert_xattr(owner, before)
+            with contextlib.suppress(ExistsError, MismatchError, MissingError):
+                await self._write(operation.set_xattr(owner, name), oid)
+                held.name = name
+                return name
+        raise StoreUnavailable(f"{what}: other holders do so, too")
 
     async def _store_one(self, token: LockToken, letter: DeadLetter, name: str) -> None:
         value = msgspec.msgpack.encode(_StoredLetter(_VERSION, letter))
