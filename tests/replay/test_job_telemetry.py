@@ -142,6 +142,16 @@ def test_the_newest_event_is_found_by_footers(tmp_path: Path) -> None:
     assert newest_us(tmp_path / "none") == 0
 
 
+def test_a_file_that_is_damaged_is_named(tmp_path: Path) -> None:
+    """What is no Parquet among the newest day's files is an error of remora's with its name."""
+    file = tmp_path / "day=2026-11-21" / "bucket_dir=photos" / "batch-00000000-0000.parquet"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"PAR1 cut")
+
+    with pytest.raises(ReplayError, match=r"batch-00000000-0000\.parquet: .*Parquet"):
+        newest_us(tmp_path)
+
+
 def test_a_checkpoint_tells_what_was_reached(tmp_path: Path) -> None:
     """The offsets of a batch are those behind its last records."""
     (tmp_path / "offsets").mkdir()

@@ -21,11 +21,13 @@ from pyspark.sql import SparkSession
 from remora.cli import group
 from remora.model.exits import Exit, exit_code
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
+from remora_pipeline.replay.kafka_source import COMMITTED, UNCOMMITTED, KafkaSource
 from remora_pipeline.replay.pipeline.checkpoint import gone
 from remora_pipeline.replay.pipeline.iceberg import land as landing
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, existing, made
 from remora_pipeline.replay.pipeline.iceberg.commits import LandedOffsets, append, landed_in
 from remora_pipeline.replay.pipeline.iceberg.known import tables_of_bucket
+from remora_pipeline.replay.pipeline.iceberg.land import LakePlan
 from remora_pipeline.replay.pipeline.iceberg.offsets import next_offsets
 from remora_pipeline.replay.pipeline.iceberg.tables import FORMS
 from remora_pipeline.replay.topic_identity import TopicIdentity
@@ -259,6 +261,44 @@ def test_a_comparison_says_that_the_catalog_is_away() -> None:
     """What `reconcile` asks of a catalog names it in the same line, before Spark is asked for anything."""
     with pytest.raises(ReplayError, match=r"^http://127\.0\.0\.1:1/: the catalog cannot be reached: Connection"):
         tables_of_bucket(cast("SparkSession", None), LakeAddress("http://127.0.0.1:1/", "remora"), "photos", "")
+
+
+def the_next(folder: Path, ends: dict[str, int], monkeypatch: pytest.MonkeyPatch, **plan: Any) -> Any:
+    """The batch that lands next, of one partition that ends there for readers of each isolation."""
+    monkeypatch.setattr(landing, "spans", lambda source, _patience_s=0.0: {0: (0, ends[source.isolation])})
+    tables = landing._Tables(table(folder, "events"), table(folder, "bad"))
+    return landing._next(LakePlan(KafkaSource("b:9092", "t"), lake(folder), **plan), tables, None)
+
+
+def test_a_topic_that_ends_before_what_has_landed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has lost records: new ones take their offsets, and would never land, so that it is refused by name; not where
+    what has landed lies behind a transaction that is open, and not with --skip-lost."""
+    journal = table(tmp_path, "events")
+    append(journal, files(journal, event(0), event(1)), LandedOffsets(), FIRST)
+    cut, opened = {COMMITTED: 1, UNCOMMITTED: 1}, {COMMITTED: 1, UNCOMMITTED: 9}
+
+    with pytest.raises(ReplayRefused, match="partition 0 ends with offset 1, and all before 2 has landed"):
+        the_next(tmp_path, cut, monkeypatch)
+
+    assert the_next(tmp_path, opened, monkeypatch) is None
+    assert the_next(tmp_path, cut, monkeypatch, skip_lost=True) is None
+    assert the_next(tmp_path, {COMMITTED: 3, UNCOMMITTED: 3}, monkeypatch).offsets == {0: (2, 3)}
+
+
+def test_a_journal_that_was_rolled_back_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the table of bad records was not: what was rolled back lands again, first up to where that table goes, and
+    then what is behind, of which it has nothing."""
+    journal, aside = table(tmp_path, "events"), table(tmp_path, "bad")
+    append(journal, files(journal, event(0), event(1)), LandedOffsets(), FIRST)
+    append(aside, [], LandedOffsets(), LandedOffsets(5, {0: 4}, 3, 1))
+    ends = {COMMITTED: 9, UNCOMMITTED: 9}
+
+    again = the_next(tmp_path, ends, monkeypatch)
+    append(journal, files(journal, event(2)), FIRST, LandedOffsets(1, {0: 4}, 3, 1))
+    behind = the_next(tmp_path, ends, monkeypatch)
+
+    assert (again.offsets, again.is_aside_there) == ({0: (2, 4)}, True)
+    assert (behind.offsets, behind.is_aside_there) == ({0: (4, 9)}, False)
 
 
 @pytest.mark.parametrize(

@@ -401,6 +401,20 @@ def test_quoted_keys_of_an_operation_log() -> None:
     assert [kind for _, kind in kinds("op-log", text)] == ['say "hi"\tnow', 'a"b', "two\nlines"]
 
 
+def test_a_header_of_an_operation_log_that_repeats_a_name() -> None:
+    """A row that is cut short before the last column that is needed is malformed, however many names there are."""
+    header = HEADER.replace("client_id", "thread").replace("endpoint", "thread")
+    cut = row("a").rpartition("\t2026-11-21T02:14:08Z")[0]
+    quoted = cut.replace("\ta\t", '\t"a"\t')
+
+    assert kinds("op-log", "\n".join([header, row("a"), cut, quoted, row("b")])) == [
+        (2, "a"),
+        (3, "malformed"),
+        (4, "malformed"),
+        (5, "b"),
+    ]
+
+
 def test_a_quote_that_is_never_closed_costs_no_other_row() -> None:
     """Rows behind an open quote are found again, and each of the lines that are none is counted."""
     text = op_log_of(row("a"), row("b", '"open')[:60], "of it", row("c"), row("d", '"open'), row("e"), '1\t0\t"PUT')

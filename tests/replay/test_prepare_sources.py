@@ -473,6 +473,26 @@ def test_parquet_with_times_of_any_unit(unit: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
+def test_parquet_with_a_text_that_is_not_utf8(kind: str) -> None:
+    """It costs its own row only, whatever kind of text it is in; so does a size that is no number."""
+    raw = pa.array([b"a", b"\xff", b"c"], pa.binary())
+    keys = pa.Array.from_buffers(pa.string(), 3, raw.buffers())  # as other writers do, without a look at it
+    keys = keys.dictionary_encode() if kind == "dictionary" else keys.cast(kind)
+    columns = {"ts_us": [1, 2, 3], "op": ["PUT"] * 3, "key": keys, "bucket": ["b"] * 3}
+    by_size = {"sizes": pa.array(["1", "2", "x"]), "lists": pa.array([[1], [2], None])}
+    found = {}
+    for name, size in by_size.items():
+        sink = BytesIO()
+        pq.write_table(pa.table(columns | {"size": size}), sink)
+        sink.seek(0)
+        found[name] = [each.outcomes[0] for each in parquet_records(sink, FormatContext("t"))]
+
+    bad = Dropped("malformed: column size is not a number of bytes")
+    assert found["sizes"] == [Write(1, 1, "PUT", "b", "a", 1, None), Dropped(NOT_UTF8), bad]
+    assert found["lists"] == [bad, Dropped(NOT_UTF8), Write(3, 3, "PUT", "b", "c", None, None)]
+
+
 def test_parquet_is_read_by_row_groups(tmp_path: Path) -> None:
     """Each row group is a piece; together they give every row once, and a file that is damaged is refused by name."""
     path = tmp_path / "t.parquet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from remora.cli import group
+from remora_pipeline.cli import pipeline_reconcile
 from remora_pipeline.replay.errors import ReplayRefused
+from remora_pipeline.replay.pipeline.reconcile import reconcile
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan, at_time
 from remora_pipeline.replay.pipeline.reconciled_page import page_of
 from remora_pipeline.replay.pipeline.reconciliation import VERSION, Reconcile, ReconciledDirectory, ReconcileFinding
 
@@ -72,10 +76,9 @@ def test_options_that_do_not_fit_together_are_refused(arguments: list[str], why:
     assert why in " ".join(output.split())
 
 
-def test_a_finished_reconcile_is_told_again() -> None:
+def test_what_was_found_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With counts and exit code 3 where something differs, 0 where all agrees; as JSON the same as in its file."""
-    directory = ReconciledDirectory(Path("out"))
-    directory.keep(FOUND)
+    monkeypatch.setattr(pipeline_reconcile, "run", lambda _plan, **_: FOUND)
 
     code, output = asked("--backfill", "--listing", "listing.csv")
     as_json = asked("--backfill", "--listing", "listing.csv", "--json")
@@ -84,8 +87,30 @@ def test_a_finished_reconcile_is_told_again() -> None:
     assert output.startswith("FAIL  photos: 2 missing, 1 extra, 3 differing, of 8 objects in the bucket\n")
     assert "left out, as changing  3\n" in output
     assert (as_json[0], json.loads(as_json[1])["counts"]) == (3, FOUND.counts)
-    directory.keep(replace(FOUND, counts=CLEAN))
+    monkeypatch.setattr(pipeline_reconcile, "run", lambda _plan, **_: replace(FOUND, counts=CLEAN))
     assert asked("--backfill", "--listing", "listing.csv")[0] == 0
+
+
+def test_a_folder_that_has_a_result_is_refused() -> None:
+    """By name, with the time of its listing: it was told as if it had been found now. What it found can be sent, but
+    not as what another listing, or other events, would show."""
+    made = replace(FOUND, source="listing.csv")
+    ReconciledDirectory(Path("out")).keep(made)
+    again = ReconcilePlan("photos", Path("out"), inventory=Path("inventory"), listing=Path("listing.csv"), goes_on=True)
+    others = {
+        "another listing": dataclasses.replace(again, listing=Path("tuesday.csv")),
+        "a comparison with events": dataclasses.replace(again, inventory=None),
+    }
+
+    code, output = asked("--inventory", "inventory", "--listing", "listing.csv")
+
+    what = f"the result of {at_time(made.ended_us)}"
+    why = f"out: has {what} already: compare into a new folder, or send what was found with --emit"
+    assert (code, output) == (1, why)
+    assert reconcile(again) == made
+    for what, plan in others.items():
+        with pytest.raises(ReplayRefused, match=f"out: has the result of {what}.*: compare into a new folder"):
+            reconcile(plan)
 
 
 CLEAN = {"missing": 0, "extra": 0, "differing": 0, "changing": 3}

@@ -28,7 +28,9 @@ from remora_pipeline.replay.pipeline.emit import (
     CREATED,
     REMOVED,
     Emission,
+    EmitProgress,
     ObjectNow,
+    ObjectRefused,
     Planned,
     emit,
     ns_of,
@@ -248,6 +250,70 @@ async def test_an_object_that_cannot_be_looked_at_ends_it(tmp_path: Path) -> Non
     await emit(directory, server, same, ENOUGH, lambda _: None)
 
     assert server.keys == ["k1", "k2", "k3"]
+
+
+async def test_an_object_that_s3_does_not_show_is_passed_over(tmp_path: Path) -> None:
+    """It is named with the reason, and all others are sent, however often the sending is killed: one object of another
+    account would end each run at the same place. Objects that were shown a moment ago, and all that are asked for, say
+    that it is not these objects that S3 hides: that ends it, and nothing is counted as refused."""
+    hidden = {"hidden1", "hidden2"}
+
+    async def look(key: str) -> ObjectNow | None:
+        if key in hidden:
+            raise ObjectRefused(f"photos/{key}: 403")
+        return NOW
+
+    directory = reconciled(tmp_path / "some", [row("hidden1"), row("k1"), row("hidden2"), row("k2")])
+    server = Server(fails=lambda call: KilledAfter() if call == 1 else None)
+    with pytest.raises(KilledAfter):
+        await emit(directory, server, look, ENOUGH, lambda _: None)
+    progress = await emit(directory, server, look, ENOUGH, lambda _: None)
+
+    assert server.keys == ["k1", "k2"]
+    assert (progress.behind, progress.sent, progress.refused, progress.changed) == (4, 2, 2, 0)
+    assert [(each.key, each.reason) for each in directory.refused()] == [
+        ("hidden1", "photos/hidden1: 403"),
+        ("hidden2", "photos/hidden2: 403"),
+    ]
+
+    only = reconciled(tmp_path / "only", [row("hidden1"), row("hidden2")])
+    with pytest.raises(ReplayError, match="photos/hidden1: 403"):
+        await emit(only, server, look, ENOUGH, lambda _: None)
+    hidden.add("k1")
+    shown = iter([NOW])
+
+    async def expired(key: str) -> ObjectNow | None:
+        if key == "k1" and (now := next(shown, None)) is not None:
+            return now
+        return await look(key)
+
+    with pytest.raises(ReplayError, match="photos/k1: 403"):
+        await emit(
+            reconciled(tmp_path / "expired", [row("k1"), row("hidden1")]), server, expired, ENOUGH, lambda _: None
+        )
+    assert server.keys == ["k1", "k2"]
+    assert list(only.refused()) == []
+
+
+async def test_what_is_repeated_too_late_is_counted(tmp_path: Path) -> None:
+    """A request that was under way when the sending was killed is known to the server for ten minutes; repeated after
+    that its events may be there twice, and are counted, once however often it is killed."""
+
+    async def killed_and_run_again(folder: Path, *after_s: float) -> EmitProgress:
+        directory = reconciled(folder, [row(f"k{number}") for number in range(BATCH + 3)])
+        server = Server(fails=lambda call: KilledAfter() if call <= len(after_s) else None)
+        clock = [AT_NS / 1e9]
+        for later_s in after_s:
+            with pytest.raises(KilledAfter):
+                await emit(directory, server, same, ENOUGH, lambda _: None, lambda: clock[0])
+            clock[0] += later_s
+        return await emit(directory, server, same, ENOUGH, lambda _: None, lambda: clock[0])
+
+    soon = await killed_and_run_again(tmp_path / "soon", 599.0)
+    late = await killed_and_run_again(tmp_path / "late", 601.0, 601.0)
+
+    assert (soon.sent, soon.repeated) == (BATCH + 3, 0)
+    assert (late.sent, late.repeated) == (BATCH + 3, BATCH)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,29 @@ def test_odd_rows_of_a_listing_are_refused(spark: SparkSession, tmp_path: Path) 
         listed_in_file(spark, listing(tmp_path, milliseconds, name="listing.json"))
 
 
+@pytest.mark.parametrize("flag", ["is_latest", "is_delete_marker"])
+def test_a_flag_that_is_neither_true_nor_false_is_refused(spark: SparkSession, tmp_path: Path, flag: str) -> None:
+    """By the key, with what it is: objects with `is_latest` 1 were left out, so that each was gone from the bucket;
+    one without a word is current."""
+    rows = (f"plain,1,{AT},", f"old,1,{AT},FALSE", f"odd,1,{AT},1")
+
+    with pytest.raises(ReplayRefused, match=f"'odd': its {flag} is 1, not true or false"):
+        listed_in_file(spark, listing(tmp_path, f"{HEAD},{flag}", *rows))
+
+    found = listed_in_file(spark, listing(tmp_path, f"{HEAD},{flag}", *rows[:2])).orderBy("key").collect()
+    assert [row.key for row in found] == (["plain"] if flag == "is_latest" else ["old", "plain"])
+
+
+def test_a_listing_tells_versions_or_none(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a column of versions nothing is known of them; with one, an object without is one of a bucket that has
+    none."""
+    without = listed_in_file(spark, listing(tmp_path, HEAD, f"a,1,{AT}")).collect()
+    with_them = listing(tmp_path, f"{HEAD},version_id", f"a,1,{AT},", f"b,1,{AT},v1", name="versions.csv")
+
+    assert [row.version_id for row in without] == [None]
+    assert [row.version_id for row in listed_in_file(spark, with_them).orderBy("key").collect()] == ["", "v1"]
+
+
 def test_a_listing_in_another_encoding_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """CSV with bytes that are no UTF-8 would name other keys; a key with what Spark makes of such is read from Parquet
     and JSON."""

@@ -19,6 +19,7 @@ from remora_pipeline.replay.run.journal import (
     Line,
     SendIntent,
     Tail,
+    is_cut,
     is_written,
     journals,
     open_journal,
@@ -66,6 +67,19 @@ def test_a_line_that_is_cut_off_tells_nothing(tmp_path: Path) -> None:
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         assert list(read_journal(path)) == LINES[: whole[:length].count(b"\n")]
+
+
+def test_how_a_journal_ends_is_known_by_its_end(tmp_path: Path) -> None:
+    """One that was cut off is told from a whole one and an empty one; of a large one nothing else is read."""
+    path = written(RunDirectory(tmp_path))
+    (tmp_path / "empty.jsonl").touch()
+    large = tmp_path / "large.jsonl"
+    with large.open("wb") as file:
+        file.truncate(1 << 40)  # all of it would be more than any memory
+
+    assert [is_cut(path), is_cut(tmp_path / "empty.jsonl"), is_cut(large)] == [False, False, True]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert is_cut(path)
 
 
 @pytest.mark.parametrize("wrong", [b"\n", b"{}\n", b'{"kind":"intent"}\n', b'{"kind":"end"}\n', b"\xff\n"])

@@ -6,8 +6,10 @@ import asyncio
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pytest
 
-from remora_pipeline.replay.pipeline.emit import ObjectNow
+from remora_pipeline.replay.errors import ReplayError
+from remora_pipeline.replay.pipeline.emit import ObjectNow, ObjectRefused
 from remora_pipeline.replay.pipeline.s3_objects import _blocking, looking, s3_reader
 from remora_pipeline.replay.run.targets.s3 import Gateway
 from replay.test_lake_addresses import answering
@@ -42,3 +44,24 @@ def test_an_object_without_an_etag_is_looked_at() -> None:
         found = asyncio.run(seen(url))
 
     assert found == ObjectNow(size=7, etag="", version_id="", modified_us=int(AT.timestamp() * 1e6), metadata={})
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(403, ObjectRefused), (400, ObjectRefused), (501, ReplayError), (404, None)]
+)
+def test_an_object_that_s3_does_not_show(status: int, kind: type[ReplayError] | None) -> None:
+    """One of another account, or encrypted with its client's key, is told apart from one that is gone, and from a
+    server that fails."""
+
+    async def seen(url: str) -> ObjectNow | None:
+        async with s3_reader(gateway(url)) as client:
+            return await looking(client, gateway(url), "photos")("a")
+
+    with answering({"/photos/a": (status, "")}) as url:
+        if kind is None:
+            assert asyncio.run(seen(url)) is None
+            return
+        with pytest.raises(ReplayError, match=r"^photos/a at http") as refused:
+            asyncio.run(seen(url))
+
+    assert type(refused.value) is kind

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devkit.waits import PATIENT_S
-from remora.client import Checkpoint, CommitOrder, CommitOrderReader, IngestClient, SequenceEnded
+from remora.client import BadHeader, Checkpoint, CommitOrder, CommitOrderReader, IngestClient, SequenceEnded
 from unit.test_client import Reply, serving
 
 PARTITIONS = 3
@@ -139,6 +139,19 @@ def test_a_checkpoint_after_each_event_of_a_long_wait() -> None:
             assert min(order.checkpoint().offsets.values()) == number + 1
 
     assert order.checkpoint() == Checkpoint(count - 1, {0: count + 1, 1: count, 2: count - 2})
+
+
+@pytest.mark.parametrize("number", [b"", b"one", b"+2", b"1_0", b" 2", b"-2", b"1" * 5000])
+def test_a_header_without_a_number_is_refused(number: bytes) -> None:
+    """With the header's name, and nothing of its record is taken: the checkpoint is in front of it."""
+    order: CommitOrder[str] = CommitOrder("t1")
+    order.add(0, 7, b"t1:1", "first")
+
+    with pytest.raises(BadHeader, match=r"remora-seq is 't1:.*', not <topic id>:<number>"):
+        order.add(0, 8, b"t1:" + number, "odd")
+
+    assert [record for _, record in order.follow()] == ["first"]
+    assert order.checkpoint() == Checkpoint(1, {0: 8})
 
 
 def test_a_hole_holds_up_what_is_behind_it() -> None:

@@ -278,6 +278,8 @@ def test_a_checkpoint_has_the_documented_form() -> None:
         (b'{"version":2,"queues":[]}', "version 2; this remora knows 1"),
         (b"{}", "not a checkpoint of a Deduplicator"),
         (b'{"version":1,"queues":[{"shard":"a","incarnation":"b","whole":"7"}]}', "'7', not turn/place"),
+        (b'{"version":1,"queues":[{"shard":"a","incarnation":"b","read":{"x":"0/1"}}]}', "partition is 'x', no number"),
+        (b'{"version":1,"queues":[{"shard":"a","incarnation":"b","whole":"0/%s"}]}' % (b"1" * 5000), "not turn/place"),
     ):
         with pytest.raises(CheckpointRefused, match=why):
             Deduplicator(ahead=0, checkpoint=kept)
@@ -322,10 +324,20 @@ def test_memory_is_bounded_by_the_number_of_shards() -> None:
         {"remora-shard": b"t", "remora-pos": b"\xff:0/9", "remora-next": b"\xff:0/10"},
         {"remora-shard": b"t", "remora-pos": b"other:0/9", "remora-next": b"i:0/10"},
         {"remora-shard": b"t", "remora-pos": b"other:0/9", "remora-next": b"soon"},
+        {"remora-shard": None, "remora-pos": b"i:0/2", "remora-next": b"i:0/3"},
+        {"remora-pos": b"i:0/2", "remora-shard": None, "remora-next": b"i:0/3"},
+        {"remora-shard": b"t", "remora-pos": None, "remora-next": None},
+        {"remora-shard": b"t", "remora-pos": b"i:0/2", "remora-next": b"i:0/2"},
+        {"remora-shard": b"t", "remora-pos": b"i:0/2", "remora-next": b"i:0/" + b"1" * 5000},
+        {"remora-shard": b"t", "remora-pos": b"other:0/9", "remora-next": b"other:0/10", "remora-after": b"soon"},
     ],
-    ids=["shard is no text", "incarnation is no text", "two incarnations", "next is none"],
-)
-def test_a_record_with_a_bad_header_leaves_nothing_behind(odd: dict[str, bytes]) -> None:
+    ids=[
+        "shard is no text", "incarnation is no text", "two incarnations", "next is none", "shard is null",
+        "shard is null, in another order", "position is null", "next is its own", "more digits than 64 bits have",
+        "parents are none",
+    ],
+)  # fmt: skip
+def test_a_record_with_a_bad_header_leaves_nothing_behind(odd: dict[str, Any]) -> None:
     """What cannot be judged is refused at once, changes no checkpoint, and makes no copy new."""
     dedupe, same = Deduplicator(ahead=0), Deduplicator(ahead=0)
     good = headers_of({"remora-shard": "t", "remora-pos": "i:0/1", "remora-next": "i:0/2"})

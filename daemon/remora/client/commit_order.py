@@ -19,9 +19,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from remora.client.errors import IngestError
 from remora.client.ingest import IngestClient
+from remora.client.progress import BadHeader, is_number
 
 HEADER = "remora-seq"
 """The header of a record with `<topic id>:<number>`."""
+
+_MOST_SHOWN = 200
 
 R = TypeVar("R")
 P = TypeVar("P")
@@ -100,13 +103,21 @@ class CommitOrder(Generic[R]):
         return len(self._heap)
 
     def add(self, partition: int, offset: int, header: bytes | None, record: R) -> None:
-        """Take the next record of a partition, with its header `remora-seq` if it has one."""
+        """Take the next record of a partition, with its header `remora-seq` if it has one.
+
+        Raises BadHeader for one of this topic that has no number; then it has not been taken.
+        """
+        number = 0  # of a record of another topic
+        if header is not None and header.startswith(self._prefix):
+            digits = header[len(self._prefix) :]
+            if not is_number(digits):
+                raise BadHeader(
+                    f"{HEADER} is {header[:_MOST_SHOWN].decode(errors='replace')!r}, not <topic id>:<number>"
+                )
+            number = int(digits)
         if (place := self._partitions.get(partition)) is None:
             place = self._partitions[partition] = _Partition(offset)
         place.end = offset + 1
-        number = 0  # of a record of another topic
-        if header is not None and header.startswith(self._prefix):
-            number = int(header[len(self._prefix) :])
         if number > self.upto:
             place.hold(offset)
             heapq.heappush(self._heap, _Held(number, partition, offset, record))

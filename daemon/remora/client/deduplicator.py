@@ -10,6 +10,7 @@ docs/consume.md has the rule in fifteen lines, and docs/consume-vectors.json wha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -23,6 +24,7 @@ from remora.client.progress import (
     number_of,
     of_json,
     position_of,
+    see_behind,
     split,
     text_of,
 )
@@ -34,6 +36,8 @@ MOST_SHARDS = 200_000
 """A Deduplicator keeps its place in this many shards at most, unless it is given another number."""
 
 _NOT_BEGUN = -1
+_SURE_DIGITS = 19
+"""So many digits are within 64 bits whatever they are."""
 
 
 class DeduplicatorError(RemoraError):
@@ -185,7 +189,7 @@ class Deduplicator:
             (name, shard), (name_of_position, own), (name_of_next, following) = headers[0], headers[1], headers[2]
         except (IndexError, TypeError):
             name = name_of_position = name_of_next = ""
-        if name != SHARD or name_of_position != POSITION or name_of_next != NEXT or not own or not following:
+        if name != SHARD or name_of_position != POSITION or name_of_next != NEXT or not (shard and own and following):
             told = dict(headers)
             if not (SHARD in told and POSITION in told and NEXT in told):
                 self.unmarked += 1
@@ -193,13 +197,16 @@ class Deduplicator:
             shard, own, following = told[SHARD] or b"", told[POSITION] or b"", told[NEXT] or b""
         queue = self._queues.get(shard)
         if queue is None or not own.startswith(queue.prefix):
-            queue = self._queue_of(shard, own, following)
+            queue = self._queue_of(shard, own, following, headers)
         place, behind = own[queue.skip :], following[queue.skip :]
-        if place.isdigit() and behind.isdigit() and following.startswith(queue.prefix):
+        is_short = len(place) <= _SURE_DIGITS and len(behind) <= _SURE_DIGITS
+        if is_short and place.isdigit() and behind.isdigit() and following.startswith(queue.prefix):
             at, end = queue.base + int(place), queue.base + int(behind)
         else:
             at = number_of(POSITION, own, queue.incarnation)
             end = number_of(NEXT, following, queue.incarnation)
+        if end <= at:
+            see_behind(NEXT, end, at)
         read = queue.read
         if at < read.get(partition, 0):
             self.copies += 1
@@ -217,7 +224,7 @@ class Deduplicator:
         told = dict(headers)
         if not (SHARD in told and POSITION in told and NEXT in told) or self._most_ahead is None:
             return
-        queue = self._queue_of(told[SHARD], told[POSITION], told[NEXT])
+        queue = self._queue_of(told[SHARD], told[POSITION], told[NEXT], ())
         at = number_of(POSITION, told[POSITION], queue.incarnation)
         if at >= queue.whole:
             self._wait(queue, at, number_of(NEXT, told[NEXT], queue.incarnation))
@@ -270,17 +277,26 @@ class Deduplicator:
     def _all(self) -> list[_QueueMarks]:
         return [*self._earlier.values(), *self._queues.values()]
 
-    def _queue_of(self, shard: bytes, own: bytes, following: bytes) -> _QueueMarks:
+    def _queue_of(
+        self, shard: bytes | None, own: bytes | None, following: bytes | None, headers: Headers
+    ) -> _QueueMarks:
         """The queue of a position that does not stand where the last one did: a new one, turn or incarnation.
 
-        Raises BadHeader before anything has changed.
+        Raises BadHeader before anything has changed, also for what else the headers tell of a queue that begins.
         """
+        if not shard:
+            raise BadHeader(f"{SHARD} is empty")
         incarnation, turn, _ = split(POSITION, own)
-        number_of(NEXT, following, incarnation)
+        see_behind(NEXT, number_of(NEXT, following, incarnation), number_of(POSITION, own, incarnation))
         queue = self._queues.get(shard)
         if queue is None or queue.incarnation != incarnation:
             earlier = self._earlier.get(shard)
-            queue = earlier if earlier and earlier.incarnation == incarnation else self._begin(shard, incarnation)
+            if earlier and earlier.incarnation == incarnation:
+                queue = earlier
+            else:
+                if self._most_ahead is not None and len(headers) > 3:
+                    deque(end_of_parents(dict(headers).get(AFTER)), maxlen=0)
+                queue = self._begin(shard, incarnation)
         queue.turn(turn)
         return queue
 
@@ -303,7 +319,7 @@ class Deduplicator:
 
     def _restore(self, progress: QueueProgress) -> None:
         queue = self._begin(progress.shard.encode(), progress.incarnation.encode())
-        queue.read = {int(partition): position_of(at) for partition, at in progress.read.items()}
+        queue.read = {int(number): position_of(at) for number, at in progress.read.items()}
         queue.whole = position_of(progress.whole) if progress.whole else _NOT_BEGUN
         queue.unjudged = progress.unjudged
         for at, end in progress.ahead.items():

@@ -14,6 +14,7 @@ Headers = Sequence[tuple[str, bytes]]
 VERSION = 1
 _TURN_BITS = 64
 _PLACE = (1 << _TURN_BITS) - 1
+_MOST_DIGITS = len(str(_PLACE))
 _MOST_SHOWN = 200
 
 
@@ -60,6 +61,9 @@ def of_json(kept: bytes) -> tuple[QueueProgress, ...]:
         raise CheckpointRefused(f"not a checkpoint of a Deduplicator: {exc}") from exc
     if found.version != VERSION:
         raise CheckpointRefused(f"a checkpoint of version {found.version}; this remora knows {VERSION}")
+    for partition in (number for queue in found.queues for number in queue.read):
+        if not is_number(partition.encode()):
+            raise CheckpointRefused(f"a checkpoint's partition is {partition[:_MOST_SHOWN]!r}, no number")
     return found.queues
 
 
@@ -73,10 +77,10 @@ def text_of(position: int) -> str:
 
 def position_of(text: str) -> int:
     """A position of a checkpoint. Raises CheckpointRefused."""
-    turn, slash, place = text.partition("/")
-    if not (slash and text.isascii() and turn.isdigit() and place.isdigit()):
+    turn, slash, place = text.encode().partition(b"/")
+    if not (slash and is_number(turn) and is_number(place)):
         raise CheckpointRefused(f"a checkpoint's position is {text[:_MOST_SHOWN]!r}, not turn/place")
-    return (int(turn) << _TURN_BITS) + int(place)
+    return _joined(turn, place)
 
 
 def split(header: str, value: bytes | None) -> tuple[bytes, bytes, bytes]:
@@ -84,19 +88,25 @@ def split(header: str, value: bytes | None) -> tuple[bytes, bytes, bytes]:
     value = value or b""
     incarnation, colon, position = value.rpartition(b":")
     turn, slash, place = position.partition(b"/")
-    if not (colon and slash and turn.isdigit() and place.isdigit()):
+    if not (colon and slash and is_number(turn) and is_number(place)):
         shown = value[:_MOST_SHOWN].decode(errors="replace")
         raise BadHeader(f"{header} is {shown!r}, not <incarnation>:<turn>/<place>")
     return incarnation, turn, place
 
 
-def number_of(header: str, value: bytes, incarnation: bytes) -> int:
+def number_of(header: str, value: bytes | None, incarnation: bytes) -> int:
     """A header's position as a number, by which those of a queue are ordered. Raises BadHeader."""
     of, turn, place = split(header, value)
     if of != incarnation:
         told = f"{of.decode(errors='replace')}, and {incarnation.decode(errors='replace')} in another header"
         raise BadHeader(f"{header} is of incarnation {told}")
-    return (int(turn) << _TURN_BITS) + int(place)
+    return _joined(turn, place)
+
+
+def see_behind(next_header: str, following: int, own: int) -> None:
+    """Raise BadHeader where a record says of a place that is not behind its own that it is the next one."""
+    if following <= own:
+        raise BadHeader(f"{next_header} is {text_of(following)}, which is not behind the record's own {text_of(own)}")
 
 
 def end_of_parents(header: bytes | None) -> Iterator[tuple[bytes, bytes, int]]:
@@ -109,4 +119,13 @@ def end_of_parents(header: bytes | None) -> Iterator[tuple[bytes, bytes, int]]:
     for each in header.split(b","):
         shard, _, end = each.rpartition(b"=")
         incarnation, turn, place = split("remora-after", end)
-        yield shard, incarnation, (int(turn) << _TURN_BITS) + int(place)
+        yield shard, incarnation, _joined(turn, place)
+
+
+def is_number(digits: bytes) -> bool:
+    """Whether these are digits, as many as 64 bits may take: Python would not read thousands of them."""
+    return digits.isdigit() and len(digits) <= _MOST_DIGITS and int(digits) <= _PLACE
+
+
+def _joined(turn: bytes, place: bytes) -> int:
+    return (int(turn) << _TURN_BITS) + int(place)

@@ -36,7 +36,7 @@ from remora_pipeline.cli.lake import catalog_options
 from remora_pipeline.replay.pipeline.emit import Emission, EmitProgress, emit
 from remora_pipeline.replay.pipeline.reconcile import plan_emission
 from remora_pipeline.replay.pipeline.reconcile import reconcile as run
-from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan
+from remora_pipeline.replay.pipeline.reconcile_plan import ReconcilePlan, at_time
 from remora_pipeline.replay.pipeline.reconciled_page import sentence
 from remora_pipeline.replay.pipeline.reconciliation import Reconcile, ReconciledDirectory
 from remora_pipeline.replay.run.targets.ingest import IngestAddress, check_ingest
@@ -137,8 +137,9 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
     distinguishes a change from a difference.
 
     With --emit each finding becomes an event, ObjectSynthetic:Created:Reconcile or ObjectSynthetic:Removed:Reconcile,
-    where a second look at the object finds it unchanged. Killed, it goes on when it is run again. An event that the
-    ingest API will never take is named, counted and passed over. Consumers that go by the order of arrival, not by
+    where a second look at the object finds it unchanged. Killed, it goes on when it is run again; without --emit a
+    folder that has a result is refused. An event that the ingest API will never take, and an object that S3 does not
+    show, are named, counted and passed over. Consumers that go by the order of arrival, not by
     `sequencer`, must not be sent such events while writers run.
 
     \b
@@ -159,11 +160,14 @@ def reconcile(bucket: str, asked: _ReconcileOptions, lake: LakeAddress | None) -
         print_line(f"{bucket}: would compare {events} with the listing of {listing}, into {plan.out}")
         return
     server = IngestAddress(asked.ingest, token_of(asked.token_file), str(asked.ca_file) if asked.ca_file else None)
+    before = ReconciledDirectory(plan.out).made()
     with told(far=running_stage) as tell:
         if asked.topic:
             _ask_before_sending(plan, server, asked.topic)
         found = run(plan, master=asked.master, tell=tell)
         sent = _sent(plan, found, asked, server, tell) if asked.topic else None
+    if before is not None and not asked.as_json:
+        print_line(f"{plan.out}: goes on with what was found beside the listing of {at_time(before.ended_us)}")
     _report(found, sent, asked)
     if (not found.is_clean and sent is None) or (sent is not None and sent.refused):
         sys.exit(Exit.DIFFERS)
@@ -192,6 +196,7 @@ def _plan(bucket: str, asked: _ReconcileOptions, *, is_in_lake: bool) -> Reconci
         listed_at_us=asked.listed_at_us,
         grace_s=asked.grace_s,
         memory=asked.memory,
+        goes_on=asked.topic is not None,
     )
 
 
@@ -246,6 +251,8 @@ def _report(found: Reconcile, sent: EmitProgress | None, asked: _ReconcileOption
     )
     if sent is not None:
         print_line(f"sent {several(sent.sent, 'event')} to {asked.topic}; left out as changed: {sent.changed:,}")
+        if sent.repeated:
+            print_line(f"there twice, perhaps, with equal eventId: {sent.repeated:,}, repeated after ten minutes")
         _print_refused(sent.refused, ReconciledDirectory(asked.out))
     print_line(f"page: {asked.out / 'index.html'}")
 

@@ -44,6 +44,19 @@ def refuse_gone(topic: str, landed: Mapping[int, int], first: Mapping[int, int])
         )
 
 
+def refuse_cut(topic: str, landed: Mapping[int, int], behind: Mapping[int, int]) -> None:
+    """Raise ReplayRefused where a partition ends before what of it has landed: what comes next would not land.
+
+    `behind` are the offsets behind the last record of any transaction, open ones included.
+    """
+    if short := {number: end for number, end in landed.items() if number in behind and behind[number] < end}:
+        number, end = min(short.items())
+        raise ReplayRefused(
+            f"topic {topic}: partition {number} ends with offset {behind[number]}, and all before {end} has landed: its"
+            f" brokers have lost records, or it is another topic; with --skip-lost what comes from {end} on lands"
+        )
+
+
 def named(offsets: Offsets) -> str:
     """The offsets in words, of the first partitions that have any: `partition 0 offsets 5 to 9`."""
     some = {number: span for number, span in offsets.items() if span[0] < span[1]}

@@ -10,7 +10,8 @@
       refused/*.json   RefusedEvent: those of a request that the server will never take; named by the first finding
 
 A killed sending goes on: the request that was under way is sent again as it was, under its idempotency key, which the
-server knows for ten minutes; and an event's id is made of the reconcile's and of its place among the findings.
+server knows for ten minutes; and an event's id is made of the reconcile's and of its place among the findings. What is
+repeated later than that may be there twice, and is counted.
 
 An event's `sequencer` is made of the object's time, or lies just behind the last event of its key where that is later:
 so the inventory's order puts it in front of whatever a writer does meanwhile, also when it arrives behind that.
@@ -19,7 +20,8 @@ so the inventory's order puts it in front of whatever a writer does meanwhile, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -47,6 +49,9 @@ _MALFORMED = "MalformedEvent"
 _OF_EVENTS = frozenset({_MALFORMED, "EntityTooLarge", "TooManyEvents"})
 """What the ingest API calls a request that it refuses for one event, and for how much or how many are in it."""
 
+_KNOWN_S = 600.0
+"""How long a server knows an idempotency key for sure."""
+
 _MOST_NS = 2**32 * 1_000_000_000
 
 
@@ -60,19 +65,24 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class EmitProgress(msgspec.Struct, frozen=True):
-    """How many findings are behind us: sent, refused for good, or left out as the object is another one by now."""
+    """How many findings are behind us: sent, refused for good, or left out as the object is another one by now.
+
+    `repeated` are those of the sent that may be there twice, since their request was repeated too late to tell.
+    """
 
     behind: int = 0
     sent: int = 0
     changed: int = 0
     refused: int = 0
+    repeated: int = 0
 
 
 class PendingEmission(msgspec.Struct, frozen=True):
-    """A request, and how far the sending has come with it and what belongs to it.
+    """A request, and how far the sending has come with it and what belongs to it, where none of it is refused.
 
-    `rest` goes into further requests, and `refused` were in it before. Each time the server refuses it for good it
-    becomes another one, of which `turn` counts.
+    `rest` goes into further requests, and `refused` were in it before, or would have been. Each time the server refuses
+    it for good it becomes another one, of which `turn` counts. `begun_us` is when it was written; 0 where an older
+    remora has.
     """
 
     key: str
@@ -81,6 +91,7 @@ class PendingEmission(msgspec.Struct, frozen=True):
     rest: str = ""
     refused: tuple[RefusedEvent, ...] = ()
     turn: int = 0
+    begun_us: int = 0
 
     @property
     def idempotency_key(self) -> str:
@@ -98,8 +109,12 @@ class ObjectNow(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str]
 
 
+class ObjectRefused(ReplayError):
+    """S3 answers, and does not show an object: it is of another account, or encrypted with a key of its client's."""
+
+
 Look = Callable[[str], Awaitable[ObjectNow | None]]
-"""Looks at the object of a key; None where there is none."""
+"""Looks at the object of a key; None where there is none. Raises ObjectRefused, and ReplayError without an answer."""
 
 
 class Takes(Protocol):
@@ -117,31 +132,40 @@ class Emission:
 
 
 async def emit(
-    directory: ReconciledDirectory, client: Takes, look: Look, sending: Emission, tell: Callable[[str], None]
+    directory: ReconciledDirectory,
+    client: Takes,
+    look: Look,
+    sending: Emission,
+    tell: Callable[[str], None],
+    wall: Callable[[], float] = time.time,
 ) -> EmitProgress:
     """Send everything that is left; what became of all of it. Raises ReplayError where the server takes nothing."""
     found = directory.made()
     assert found is not None, "there is a reconcile whose findings are sent"
     place = directory.emit
-    progress = await _finish(place, client, sending)
+    progress = await _finish(place, client, sending, wall)
     clock = asyncio.get_running_loop().time
     began, before = clock(), progress.behind
     findings = islice(_findings(directory), progress.behind, None)
     while batch := list(islice(findings, BATCH)):
         lines: list[bytes] = []
-        async for number, row, now in _looked_at(batch, progress.behind, look):
-            if (line := record_of(found, number, row, now)) is not None:
+        hidden: list[RefusedEvent] = []
+        for number, row, now in await _looked_at(batch, progress.behind, look):
+            if isinstance(now, ObjectRefused):
+                hidden.append(RefusedEvent(f"{found.id}/{number}", row["key"], str(now)))
+            elif (line := record_of(found, number, row, now)) is not None:
                 lines.append(line)
+        left = len(lines) + len(hidden)
         then = structs.replace(
             progress,
             behind=progress.behind + len(batch),
-            sent=progress.sent + len(lines),
-            changed=progress.changed + len(batch) - len(lines),
+            sent=progress.sent + left,
+            changed=progress.changed + len(batch) - left,
         )
-        if lines:
-            key = f"{found.id}/{progress.behind}"
-            write(place / "pending.json", PendingEmission(key, b"\n".join(lines).decode(), then))
-            progress = await _finish(place, client, sending)
+        if left:
+            key, text = f"{found.id}/{progress.behind}", b"\n".join(lines).decode()
+            _keep(place, PendingEmission(key, text, then, refused=tuple(hidden)), wall)
+            progress = await _finish(place, client, sending, wall)
         else:
             progress = then
             write(place / "progress.json", progress)
@@ -152,7 +176,11 @@ async def emit(
     return progress
 
 
-async def _finish(place: Path, client: Takes, sending: Emission) -> EmitProgress:
+def _keep(place: Path, asked: PendingEmission, wall: Callable[[], float]) -> None:
+    write(place / "pending.json", structs.replace(asked, begun_us=int(wall() * 1e6)))
+
+
+async def _finish(place: Path, client: Takes, sending: Emission, wall: Callable[[], float]) -> EmitProgress:
     """Send the request that is under way, if there is one; how far it has come then."""
     pending = place / "pending.json"
     done = place / "progress.json"
@@ -161,9 +189,13 @@ async def _finish(place: Path, client: Takes, sending: Emission) -> EmitProgress
         return progress
     asked = read(pending, PendingEmission)
     if asked.then.behind > progress.behind:
+        if asked.lines and wall() - asked.begun_us / 1e6 > _KNOWN_S:
+            doubtful = max(asked.then.repeated, progress.repeated + asked.lines.count("\n") + 1)
+            asked = structs.replace(asked, then=structs.replace(asked.then, repeated=doubtful))
+            _keep(place, asked, wall)
         while asked.lines:
             asked = await _sent(client, sending.topic, asked)
-            write(pending, asked)
+            _keep(place, asked, wall)
         refused, then = len(asked.refused), asked.then
         if refused:
             write(place / "refused" / f"{progress.behind:012}.json", asked.refused)
@@ -222,7 +254,13 @@ def _findings(directory: ReconciledDirectory) -> Iterator[dict[str, Any]]:
 
 async def _looked_at(
     batch: list[dict[str, Any]], first: int, look: Look
-) -> AsyncIterator[tuple[int, dict[str, Any], ObjectNow | None]]:
+) -> list[tuple[int, dict[str, Any], ObjectNow | ObjectRefused | None]]:
+    """Each finding with its place and its object by now, or with why S3 does not show it.
+
+    Raises ReplayError where S3 does not answer, and where it shows none of the objects, or no longer one that it has
+    shown: then it is not these objects that it hides.
+    """
+    found: list[tuple[int, dict[str, Any], ObjectNow | ObjectRefused | None]] = []
     for begin in range(0, len(batch), _TOGETHER):
         rows = batch[begin : begin + _TOGETHER]
         try:
@@ -230,12 +268,21 @@ async def _looked_at(
                 looks = [tasks.create_task(_seen(look, row["key"])) for row in rows]
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        for place, (row, each) in enumerate(zip(rows, looks, strict=True)):
-            yield first + begin + place, row, each.result()
+        found += [(first + begin + place, row, looks[place].result()) for place, row in enumerate(rows)]
+    hidden = next((now for _, _, now in found if isinstance(now, ObjectRefused)), None)
+    if hidden is not None:
+        shown = next((row for _, row, now in found if not isinstance(now, ObjectRefused)), None)
+        if shown is None:
+            raise hidden
+        await look(shown["key"])
+    return found
 
 
-async def _seen(look: Look, key: str) -> ObjectNow | None:
-    return await look(key)
+async def _seen(look: Look, key: str) -> ObjectNow | ObjectRefused | None:
+    try:
+        return await look(key)
+    except ObjectRefused as exc:
+        return exc
 
 
 # ------------------------------------------------------------------------------------------------- records
@@ -296,7 +343,8 @@ def _is_as_listed(row: Mapping[str, Any], now: ObjectNow | None) -> bool:
     if now is None or now.size != row["size"]:
         return False
     is_same = not row["etag"] or now.etag.strip('"').lower() == row["etag"]
-    return is_same and (row["version_id"] or "") == ("" if now.version_id == "null" else now.version_id)
+    version = "" if now.version_id == "null" else now.version_id
+    return is_same and row["version_id"] in (None, version)  # none is told by listings without versions
 
 
 def sequencer_of(ns: int) -> str:

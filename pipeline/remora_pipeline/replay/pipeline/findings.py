@@ -6,6 +6,9 @@ marker.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
@@ -27,7 +30,8 @@ LISTED = StructType(
         StructField("last_modified", TimestampType()),
     ]
 )
-"""An object that is listed. An empty version is that of a bucket without versions; ETags have no quotation marks."""
+"""An object that is listed. An empty version is that of a bucket without versions, and null where none is told; ETags
+may have quotation marks."""
 
 FINDING = StructType(
     [
@@ -50,6 +54,7 @@ FINDING = StructType(
 """A difference, version 1 of the table: `differs` names size, etag and version_id; then the object as it is listed,
 nulls where it is not; then the last event of its key, nulls where there is none."""
 
+_TIMES = ("last_modified", "event_time")
 _LAST = ("event_name", "event_time", "version_id", "size", "etag", "sequencer", "event_id")
 
 
@@ -73,14 +78,14 @@ def differences(objects: DataFrame, listed: DataFrame) -> DataFrame:
         F.lit(True).alias("is_told"),
         F.col("size").alias("told_size"),
         _etag("etag").alias("told_etag"),
-        version("version_id").alias("told_version"),
+        F.coalesce(_nameless("version_id"), F.lit("")).alias("told_version"),
     )
     there = listed.select(
         "key",
         F.lit(True).alias("is_there"),
         "size",
         _etag("etag").alias("etag"),
-        version("version_id").alias("version_id"),
+        _nameless("version_id").alias("version_id"),
         "last_modified",
     )
     both = told.join(there, on="key", how="full")
@@ -114,18 +119,21 @@ def with_last_events(found: DataFrame, events: DataFrame) -> DataFrame:
     return found.join(last, on="key", how="left").select(*FINDING.names)
 
 
-def is_changing(begun_us: int, grace_us: int) -> Column:
-    """Whether a finding's object or its last event is of a time from the grace before the listing on."""
+def is_changing(begun_us: int, grace_us: int, now_us: int) -> Column:
+    """Whether a finding's object or its last event is of a time from the grace before the listing on.
+
+    A time more than a day from now is none of these: somebody's clock was wrong, and the key would never be looked at.
+    """
     since = F.timestamp_micros(F.lit(begun_us - grace_us))
-    return F.coalesce(F.col("last_modified") >= since, F.lit(False)) | F.coalesce(
-        F.col("event_time") >= since, F.lit(False)
-    )
+    until = F.timestamp_micros(F.lit(now_us)) + F.expr("interval 1 day")
+    return reduce(or_, (F.coalesce(F.col(name).between(since, until), F.lit(False)) for name in _TIMES))
 
 
-def version(name: str) -> Column:
-    """A version id; empty for a bucket without versions, and for the version that is called null."""
-    return F.when(F.col(name) == "null", "").otherwise(F.coalesce(name, F.lit("")))
+def _nameless(version: str) -> Column:
+    """A version id, empty for the version that is called null; null where it is not told."""
+    return F.when(F.col(version) == "null", "").otherwise(F.col(version))
 
 
 def _etag(name: str) -> Column:
-    return F.lower(F.regexp_replace(name, '"', ""))
+    """An ETag without its quotation marks; null where there is none."""
+    return F.nullif(F.lower(F.regexp_replace(name, '"', "")), F.lit(""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from remora_pipeline.replay.errors import ReplayError
@@ -46,8 +47,8 @@ def _most(file: Path) -> Iterator[int]:
         metadata = pq.read_metadata(file)
     except FileNotFoundError:  # compacted meanwhile
         return
-    except OSError as exc:
-        raise ReplayError(f"{file}: {exc.strerror or exc}") from exc
+    except (OSError, pa.ArrowException) as exc:
+        raise ReplayError(f"{file}: {getattr(exc, 'strerror', None) or exc}") from exc
     place = metadata.schema.to_arrow_schema().get_field_index("event_time")
     for number in range(metadata.num_row_groups):
         told = metadata.row_group(number).column(place).statistics if place >= 0 else None

@@ -33,6 +33,7 @@ _NAMES = {
 """What columns are called, in small letters: by us, by S3's API and by S3 Inventory."""
 
 _NEEDED = ("key", "size", "last_modified")
+_FLAGS = ("is_latest", "is_delete_marker")
 _FORMATS = ("CSV", "ORC", "Parquet")
 _AHEAD = timedelta(days=1)
 """By how much clocks may differ."""
@@ -148,20 +149,22 @@ def _current(found: DataFrame, what: str, *, is_encoded: bool, is_csv: bool) -> 
     there = {name.lower(): name for name in found.columns}
     columns = {ours: F.col(f"`{there[name]}`") for ours, names in _NAMES.items() for name in names if name in there}
     _refuse_lacking(found.columns, what)
-    is_current = F.lit(True)
-    if "is_latest" in columns:
-        is_current = F.lower(columns["is_latest"].cast("string")) == "true"
-    if "is_delete_marker" in columns:
-        is_current &= F.coalesce(F.lower(columns["is_delete_marker"].cast("string")) != "true", F.lit(True))
+    flags = {name: F.lower(_or_null(columns, name).cast("string")) for name in _FLAGS}
+    # Without a word an object is the current one, as with stores that know no versions.
+    is_current = F.coalesce(flags["is_latest"] != "false", F.lit(True))
+    is_current &= F.coalesce(flags["is_delete_marker"] != "true", F.lit(True))
+    # Where a listing tells versions, none is that of a bucket without them.
+    version = F.coalesce(columns["version_id"].cast("string"), F.lit("")) if "version_id" in columns else F.lit(None)
     told_key = columns["key"].cast("string")  # some programs write bytes, or numbers where all keys are some
     key = F.try_url_decode(told_key) if is_encoded else told_key
     listed = found.where(is_current).select(
         key.alias("key"),
-        _or_null(columns, "version_id").cast("string").alias("version_id"),
+        version.cast("string").alias("version_id"),
         columns["size"].try_cast("long").alias("size"),
         _or_null(columns, "etag").cast("string").alias("etag"),
         columns["last_modified"].try_cast("timestamp").alias("last_modified"),
         *[columns[name].cast("string").alias(f"told_{name}") for name in _NEEDED],
+        *[flag.alias(f"told_{name}") for name, flag in flags.items()],
     )
     _refuse_odd(listed, what, is_csv=is_csv)
     return listed.select(*LISTED.names)
@@ -192,6 +195,11 @@ def _refuse_odd(listed: DataFrame, what: str, *, is_csv: bool) -> None:
             F.concat(F.lit("its last_modified is "), told["last_modified"], F.lit(", which is yet to come")),
         )
     )
+    for name in _FLAGS:
+        flag = F.col(f"told_{name}")
+        reason = reason.when(
+            ~flag.isin("true", "false"), F.concat(F.lit(f"its {name} is "), flag, F.lit(", not true or false"))
+        )
     # By the key itself: two that are encoded differently may be one.
     counted = listed.select(F.coalesce("key", told["key"]).alias("told"), reason.alias("reason")).groupBy("told")
     by_key = counted.agg(F.count(F.lit(1)).alias("rows"), F.min("reason").alias("reason"))

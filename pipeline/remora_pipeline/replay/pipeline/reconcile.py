@@ -43,6 +43,7 @@ from remora_pipeline.replay.pipeline.reconcile_plan import (
     listed_at_us,
     listed_before,
     manifest_for,
+    refuse_made,
     refuse_what_is_to_come,
 )
 from remora_pipeline.replay.pipeline.reconciled_page import page_of
@@ -89,15 +90,15 @@ class _Listed:
 def reconcile(
     plan: ReconcilePlan, *, master: str | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> Reconcile:
-    """Compare, and leave findings, summary and page in the plan's folder; what was found before is returned as it is.
+    """Compare, and leave findings, summary and page in the plan's folder; what was found before is returned as it is
+    where the plan goes on with it.
 
     Raises ReplayRefused for inputs that do not belong together, and a folder that is somebody else's: what shows in a
     moment before Spark is started.
     """
     directory = ReconciledDirectory(plan.out)
     if (made := directory.made()) is not None:
-        if (made.bucket, made.tenant) != (plan.bucket, plan.tenant):
-            raise ReplayRefused(f"{plan.out}: is the reconcile of bucket {made.bucket}, not of {plan.bucket}")
+        refuse_made(plan, made)
         return made
     directory.refuse_others()
     with named_by_path(plan.out):
@@ -178,7 +179,7 @@ def _find(
 
     They are written twice, since all that is asked of them, a sort's samples too, would compare the sides anew.
     """
-    changing = is_changing(listed.begun_us, round(plan.grace_s * 1_000_000))
+    changing = is_changing(listed.begun_us, round(plan.grace_s * 1_000_000), time.time_ns() // 1000)
     differing = differences(known.objects, listed.objects)
     found = with_last_events(differing, known.events).withColumn("is_changing", changing)
     found.write.mode("overwrite").parquet(location(directory.unsorted))

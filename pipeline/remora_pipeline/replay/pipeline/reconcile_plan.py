@@ -12,7 +12,7 @@ from remora_pipeline.replay.errors import ReplayRefused
 from remora_pipeline.replay.layout import read
 from remora_pipeline.replay.pipeline.directory import LandedDirectory, Landing
 from remora_pipeline.replay.pipeline.listing import Manifest, manifest_of, see_listing
-from remora_pipeline.replay.pipeline.reconciliation import Listing, ReconciledDirectory
+from remora_pipeline.replay.pipeline.reconciliation import Listing, Reconcile, ReconciledDirectory
 from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
 from remora_pipeline.replay.run.targets.s3 import Gateway
 
@@ -27,6 +27,7 @@ class ReconcilePlan:
 
     One of `gateway`, `listing` and `manifest` tells what is in the bucket; with several, a file goes before S3, which
     is then only looked at before events are sent. `landed` is the landing, where the inventory does not name it.
+    `goes_on` is of one whose findings are sent: what was found before is taken as it is.
     """
 
     bucket: str
@@ -41,6 +42,7 @@ class ReconcilePlan:
     listed_at_us: int | None = None
     grace_s: float = 300.0
     memory: str = "2g"
+    goes_on: bool = False
 
 
 def ask_first(plan: ReconcilePlan, directory: ReconciledDirectory) -> None:
@@ -62,6 +64,25 @@ def ask_first(plan: ReconcilePlan, directory: ReconciledDirectory) -> None:
 
         assert plan.gateway is not None, "there is something that tells what is in the bucket"
         see_bucket(plan.gateway, plan.bucket)
+
+
+def refuse_made(plan: ReconcilePlan, made: Reconcile) -> None:
+    """Raise ReplayRefused where what was found before is not what is asked for: the result of another comparison, or of
+    an earlier one, unless its findings are sent."""
+    if (made.bucket, made.tenant) != (plan.bucket, plan.tenant):
+        raise ReplayRefused(f"{plan.out}: is the reconcile of bucket {made.bucket}, not of {plan.bucket}")
+    if not plan.goes_on:
+        raise ReplayRefused(
+            f"{plan.out}: has the result of {at_time(made.ended_us)} already: compare into a new folder, or send what"
+            " was found with --emit"
+        )
+    file = plan.manifest or plan.listing
+    if file is not None and str(file) != made.source:
+        raise ReplayRefused(f"{plan.out}: has the result of another listing, {made.source}: compare into a new folder")
+    is_backfill = plan.inventory is None and plan.lake is None
+    if is_backfill != (made.landing is None):
+        what = "a backfill" if made.landing is None else "a comparison with events"
+        raise ReplayRefused(f"{plan.out}: has the result of {what}: compare into a new folder")
 
 
 def inventory_of(plan: ReconcilePlan) -> tuple[Inventory, LandedDirectory]:
@@ -105,5 +126,10 @@ def listed_before(plan: ReconcilePlan, directory: ReconciledDirectory) -> Listin
 def refuse_what_is_to_come(source: str, begun_us: int, grace_s: float) -> None:
     """Raise ReplayRefused for a listing of the future; clocks may differ."""
     if begun_us / 1e6 > time.time() + grace_s:
-        at = f"{datetime.fromtimestamp(begun_us / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        at = at_time(begun_us)
         raise ReplayRefused(f"{source}: was listed at {at}, which is yet to come: --listed-at")
+
+
+def at_time(us: int) -> str:
+    """A time as people and --listed-at have it."""
+    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"

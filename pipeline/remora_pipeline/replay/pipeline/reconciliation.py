@@ -76,7 +76,7 @@ class Reconcile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RefusedEvent(msgspec.Struct, frozen=True):
-    """An event that the server will never take, and why."""
+    """An event that the server will never take, or whose object S3 does not show, and why."""
 
     event_id: str
     key: str

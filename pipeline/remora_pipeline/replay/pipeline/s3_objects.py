@@ -18,12 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
-from remora_pipeline.replay.pipeline.emit import Look, ObjectNow
+from remora_pipeline.replay.pipeline.emit import Look, ObjectNow, ObjectRefused
 from remora_pipeline.replay.pipeline.findings import LISTED
 from remora_pipeline.replay.run.targets.s3 import Gateway, s3_client
 
 MOST_RANGES = 256
 _GONE = frozenset({"404", "NoSuchKey", "NotFound"})
+_HIDDEN = frozenset({400, 403})
+"""Answers of S3 for an object that is encrypted with a key of its client's, and for one of another account."""
 _ARROW = to_arrow_schema(LISTED, timezone="UTC")
 _RANGE = "after string, upto string"
 
@@ -114,7 +116,8 @@ def _row(version: dict[str, Any]) -> tuple[str, str, int, str | None, datetime]:
 
 
 def looking(client: Any, gateway: Gateway, bucket: str) -> Look:
-    """Looks at objects of a bucket. Raises ReplayError where S3 does not answer for one."""
+    """Looks at objects of a bucket. Raises ObjectRefused where S3 does not show one, and ReplayError where it does not
+    answer for it."""
 
     async def look(key: str) -> ObjectNow | None:
         try:
@@ -122,7 +125,9 @@ def looking(client: Any, gateway: Gateway, bucket: str) -> Look:
         except errors.ClientError as exc:
             if exc.response.get("Error", {}).get("Code") in _GONE:
                 return None
-            raise ReplayError(f"{bucket}/{key} at {gateway.url}: {exc}") from exc
+            status = exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            kind = ObjectRefused if status in _HIDDEN else ReplayError
+            raise kind(f"{bucket}/{key} at {gateway.url}: {exc}") from exc
         except errors.BotoCoreError as exc:
             raise ReplayError(f"{bucket}/{key} at {gateway.url}: {exc}") from exc
         return ObjectNow(

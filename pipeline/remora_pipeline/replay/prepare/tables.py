@@ -69,7 +69,7 @@ class _TableRow:
             return malformed(f"column {cells.ts} is not a time" + (f" in {cells.ts_unit}" if cells.ts_unit else ""))
         try:
             size = _count(values[cells.size]) if cells.size else None
-        except (ValueError, ArithmeticError):
+        except (ValueError, ArithmeticError, TypeError):
             return malformed(f"column {cells.size} is not a number of bytes")
         return write(ts_us, op, bucket, key, size)
 
@@ -188,7 +188,14 @@ def _values(batch: pa.RecordBatch, times: str | None) -> Iterator[dict[str, Any]
         place = batch.schema.get_field_index(times)
         in_us = batch.column(place).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         batch = batch.set_column(place, times, in_us)
-    yield from batch.to_pylist()
+    try:
+        rows = batch.to_pylist()
+    except UnicodeDecodeError:  # one text of them all is not UTF-8, which no reader of Parquet sees to
+        plain = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in batch.columns]
+        texts = pa.string(), pa.large_string()
+        read = [each.cast(pa.large_binary()) if each.type in texts else each for each in plain]
+        rows = pa.RecordBatch.from_arrays(read, names=batch.schema.names).to_pylist()
+    yield from rows
 
 
 def moment_us(value: Any, unit: str | None) -> int:
@@ -212,6 +219,8 @@ def moment_us(value: Any, unit: str | None) -> int:
 
 def _count(value: Any) -> int | None:
     """A size; a float, as tables with nulls have them, counts when it is whole."""
+    if isinstance(value, bytes):
+        value = value.decode()
     if value is None or value == "" or value == "-":
         return None
     if isinstance(value, str):

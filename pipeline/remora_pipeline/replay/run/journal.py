@@ -123,6 +123,14 @@ def is_written(path: Path) -> bool:
     return False
 
 
+def is_cut(path: Path) -> bool:
+    """Whether a journal ends within a line: its writer was killed, or its disk was full. Reads only how it ends."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 1, 0))
+        return file.read() not in (b"", b"\n")
+
+
 def read_journal(path: Path) -> Iterator[Line]:
     """The lines of a journal. The last one may be cut off: then it tells nothing, and what it tells of did not happen.
 

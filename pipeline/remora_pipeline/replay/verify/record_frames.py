@@ -21,7 +21,7 @@ from remora_pipeline.replay.kafka_source import UNCOMMITTED, KafkaSource, read
 from remora_pipeline.replay.layout import PreparedDirectory, ReplayRun, RunDirectory
 from remora_pipeline.replay.paths import pattern
 from remora_pipeline.replay.prepared import read_events
-from remora_pipeline.replay.run.journal import is_written, journals
+from remora_pipeline.replay.run.journal import is_cut, is_written, journals
 from remora_pipeline.replay.shape import JOURNAL, PUT
 from remora_pipeline.replay.verify import chain, kafka, seams
 from remora_pipeline.replay.verify.deletes import with_deletes
@@ -151,7 +151,7 @@ def journal_of(spark: SparkSession, directory: RunDirectory) -> DataFrame:
     broken = journal.filter("broken is not null").groupBy("file").agg(F.count("kind"), F.count("broken").alias("lines"))
     for row in broken.collect():
         path = Path(unquote(urlsplit(row.file).path))
-        if row.lines > 1 or path.read_bytes()[-1:] == b"\n":
+        if row.lines > 1 or not is_cut(path):
             raise ReplayRefused(f"{path}: has a line that is none of a journal's")
     return journal
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 
 import msgspec
@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from remora_pipeline.replay.errors import ReplayError, ReplayRefused
-from remora_pipeline.replay.kafka_source import KafkaSource, Offsets, read, spans
+from remora_pipeline.replay.kafka_source import UNCOMMITTED, KafkaSource, Offsets, read, spans
 from remora_pipeline.replay.patience import patiently
-from remora_pipeline.replay.pipeline.checkpoint import named, refuse_gone
+from remora_pipeline.replay.pipeline.checkpoint import named, refuse_cut, refuse_gone
 from remora_pipeline.replay.pipeline.columns import BAD
 from remora_pipeline.replay.pipeline.frames import kept_aside, landed, notifications
 from remora_pipeline.replay.pipeline.iceberg.catalog import LakeAddress, made, told_as
@@ -124,8 +124,13 @@ def _next(plan: LakePlan, tables: _Tables, last: Mapping[int, int] | None) -> _B
     first = {number: begin for number, (begin, _) in there.items()}
     if not plan.skip_lost:
         refuse_gone(plan.source.topic, before.ends, first)
-    if aside.batch > before.batch:  # killed between its two commits: the same records once more
-        return _Batch(next_offsets(before.ends, first, aside.ends, sys.maxsize), before, is_aside_there=True)
+        if any(end < before.ends.get(number, 0) for number, (_, end) in there.items()):
+            # Not behind an open transaction, where other readers end.
+            whole = replace(plan.source, isolation=UNCOMMITTED)
+            refuse_cut(plan.source.topic, before.ends, _ends(spans(whole, PATIENCE_S)))
+    # Killed between its two commits: the same records once more. Of a journal that was rolled back there may be none.
+    if aside.batch > before.batch and (again := next_offsets(before.ends, first, aside.ends, sys.maxsize)):
+        return _Batch(again, before, is_aside_there=True)
     offsets = next_offsets(before.ends, first, last or _ends(there), plan.batch)
     return _Batch(offsets, before) if offsets else None
 

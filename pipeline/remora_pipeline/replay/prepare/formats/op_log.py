@@ -102,6 +102,11 @@ class _Rows:
     places: dict[str, int]
     bucket: str
 
+    @property
+    def _width(self) -> int:
+        """The fewest cells of a row; a header may have a name twice, so that it has more columns than names."""
+        return 1 + max(self.places.values())
+
     def may_go_on(self, text: str) -> bool:
         """Whether a row has its other lines behind this one."""
         return '"' in text and not text.startswith("#") and self.cells(text) is None
@@ -121,11 +126,11 @@ class _Rows:
     def cells(self, text: str) -> Sequence[str] | None:
         """The cells of a row; None where it lacks some. Quotes within quotes are doubled, or behind a backslash."""
         if '"' not in text:
-            cells: Sequence[str] | None = text.split(self.delimiter)
-            return cells if cells is not None and len(cells) >= len(self.places) else None
+            plain = text.split(self.delimiter)
+            return plain if len(plain) >= self._width else None
         for has_backslashes in (False, True):
             cells = _cells(text, self.delimiter, has_backslashes=has_backslashes)
-            if cells is not None and len(cells) >= len(self.places):
+            if cells is not None and len(cells) >= self._width:
                 return cells
         return None
 
@@ -137,7 +142,7 @@ class _Rows:
             return Dropped("a comment")
         cells = self.cells(text)
         if cells is None:
-            return malformed(f"{len(self.places)} columns are in the header, and fewer here")
+            return malformed(f"{self._width} columns are in the header, and fewer here")
         return _outcome(cells, self.places, self.bucket)
 
 
