@@ -139,7 +139,7 @@ setattr(owner, method, defective)
 
 @pytest.mark.parametrize(
     "place",
-    ["remora.engine.sequencer:Sequencing._renew", "remora.sequencer.workers:SequencerWorkers._hear"],
+    ["remora.engine.sequencer:Sequencing.begin_renewals", "remora.sequencer.workers:SequencerWorkers._hear"],
     ids=["renewing", "hearing"],
 )
 async def test_a_defect_costs_its_round(folder: Path, place: str) -> None:

@@ -58,8 +58,8 @@ async def test_a_lock_of_a_log_that_was_made_anew(logs: SqliteLogs) -> None:
 
 
 async def test_a_position_of_a_log_that_was_removed_is_of_none(logs: SqliteLogs) -> None:
-    """Who knows one writes nothing to a log that was made again under the name, whether it is served already or not: all
-    epochs of that one lie above."""
+    """Who knows one writes nothing to a log that was made again under the name, whether it is served already or not:
+    all epochs of that one lie above."""
     entries = LogName(b"pool", b"entries")
     await logs.create(entries, LogKind.LOG, 1)
     lock = await logs.acquire(entries, "server", LEASE_S)
