@@ -284,6 +284,59 @@ async def test_without_the_first_directory_nothing_is_begun(settings: SqliteSett
         assert await store.own_topics.find(topic.name) == topic
 
 
+async def test_what_others_wait_for_is_kept_while_the_list_of_directories_is_damaged(
+    settings: SqliteSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a start finds the first file damaged, topics of further directories are lost and not gone: what is decided
+    for them, and the mark of what they took, stay until the file is back."""
+    once, first = IdempotencyKey("k", b"d"), folder(settings, 0) / "queues-000.db"
+    async with SqliteStore(settings) as store:
+        gone = await one_in(store, "two")
+        home = store.ingest._home(once)
+        assert store._files.numbered(home).path.name == "queues-001.db"
+        with monkeypatch.context() as patch:
+            patch.setattr(store.ingest, "_take", kept_waiting)
+            with pytest.raises(StoreUnavailable):
+                await store.ingest.fan_out([TopicCopies(gone, spread(gone, 2))], FannedOut(2, 0, {}), once)
+        await store._files.numbered(home).write(lambda found: found.execute(MARK_OF_UNKNOWN))
+    whole = first.read_bytes()
+    first.write_bytes(b"\xa5" * len(whole))
+
+    async with SqliteStore(settings) as store:
+        with pytest.raises(StoreUnavailable, match="is decided"):
+            await store.ingest.fanned_out(once)
+        await store._finisher.sweep(-1)
+        for act in (store.own_topics.find(gone.name), store.own_topics.create(own_topic("new"))):
+            with pytest.raises(DirectoryLost, match="has the list of the store's directories"):
+                await act
+
+    first.write_bytes(whole)
+    async with SqliteStore(settings) as store:
+        assert await waiting(store, gone) == payloads(gone, 2)
+        assert await store._files.numbered(home).read(lambda found: found.execute("SELECT home FROM taken").fetchall())
+
+
+MARK_OF_UNKNOWN = "INSERT INTO taken (id, home, boot, since_ns) VALUES ('id', 2, '', 0)"
+
+
+async def test_a_damaged_file_keeps_no_store_from_being_opened(settings: SqliteSettings) -> None:
+    """A directory that the settings name and that was never added is not used, also where a file is damaged that may
+    have had topics."""
+    async with SqliteStore(replace(settings, directories=(), directory=settings.directories[0])):
+        pass
+    damaged = folder(settings, 0) / "queues-001.db"
+    damaged.write_bytes(b"\xa5" * len(damaged.read_bytes()))
+
+    async with SqliteStore(settings) as store:
+        assert list(store.damaged) == [str(damaged)]
+        assert store._files.directories == [folder(settings, 0)]
+
+
+async def kept_waiting(*_: object) -> None:
+    """What a file that others keep busy says."""
+    raise StoreUnavailable("busy")
+
+
 # --------------------------------------------------------------------------------------------- removing
 
 

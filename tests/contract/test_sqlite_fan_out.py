@@ -194,11 +194,12 @@ class Failing:
     """Has transactions of a file fail, as they do while others keep it busy, or while its disk has no room."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreError] = StoreUnavailable) -> None:
-        self.is_on = False
+        self.is_on, self.count = False, 0
         write, path = File.write, f"queues-{number:03}.db"
 
         async def failing(file: File, job: Any, **options: Any) -> Any:
             if self.is_on and file.path.name == path and options.get("durable", True):
+                self.count += 1
                 raise kind(f"{path} fails")
             return await write(file, job, **options)
 
@@ -326,8 +327,8 @@ async def test_a_part_is_not_taken_long_after_its_decision_was_read(store: Sqlit
     part = decisions.part_of(0, copies(there[:1]))
     late = decisions.Decision("id", ANSWER, [replace_file(store, part, there[0])], until_ns=1)
 
-    with pytest.raises(StoreUnavailable, match="too long ago"):
-        await store.ingest.complete(0, late)
+    ((_, why),) = await store.ingest.complete(0, late)
+    assert "too long ago" in str(why)
 
     assert await found_in(store, there[0]) == [[], []]
 
@@ -342,8 +343,9 @@ async def test_a_part_for_a_damaged_queue_is_taken_by_no_topic(store: SqliteStor
         connection.execute("UPDATE queues SET tail = 'x' WHERE name = ?", (beside.shard(1).queue,))
 
     for _ in range(2):
-        with pytest.raises(StoreDamaged, match="table queues"):
-            await store.ingest.complete(0, decisions.Decision("id", ANSWER, [part], until_ns=1 << 62))
+        ((_, why),) = await store.ingest.complete(0, decisions.Decision("id", ANSWER, [part], until_ns=1 << 62))
+        assert isinstance(why, StoreDamaged)
+        assert "table queues" in str(why)
 
     assert await found_in(store, topic) == [[], []]
 
@@ -373,6 +375,64 @@ async def test_marks_go_when_their_decisions_are_closed(store: SqliteStore, monk
         return not await marks(store)
 
     await until(are_gone)
+
+
+MANY = 300
+"""More than a look takes at once."""
+
+
+async def test_a_file_that_does_not_answer_keeps_nothing_else_waiting(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many requests wait for a file, a look asks it once, and finishes those that were decided behind them,
+    also behind one that has no queue to go to, which is damage. When the file answers it gets all of them."""
+    there = await topics(store)
+    failing = Failing(monkeypatch, zlib.crc32(there[2].name.encode()) % FILES)
+    failing.is_on = True
+    decided = await asyncio.gather(
+        *(store.ingest.fan_out(copies([there[0], there[2]]), ANSWER) for _ in range(MANY)), return_exceptions=True
+    )
+    assert {type(each) for each in decided} == {StoreUnavailable}
+    with monkeypatch.context() as patch:
+        patch.setattr(decisions, "append", fails_by_a_defect)
+        with pytest.raises(LookupError):
+            await store.ingest.fan_out(copies([there[0], there[1]]), ANSWER)
+    with closing(sqlite3.connect(store._files.file_of(there[1].name).path)) as connection, connection:
+        connection.execute("DELETE FROM queues WHERE name = ?", (there[1].shard(1).queue,))
+    last = await store.own_topics.create(own_topic(victim.beside(there[1].name), 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(decisions, "append", fails_by_a_defect)
+        with pytest.raises(LookupError):
+            await store.ingest.fan_out(copies([there[0], last]), ANSWER)
+    failing.count = 0
+
+    await store._finisher.look(0.0)
+
+    assert failing.count == 1
+    assert await stored_times(store, [last]) == [1]
+    failing.is_on = False
+    await store._finisher.look(0.0)
+    assert await stored_times(store, [there[2]]) == [MANY]
+
+
+def fails_by_a_defect(*_: object) -> None:
+    """What nobody expects."""
+    raise LookupError
+
+
+async def test_all_old_marks_go_that_can(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: those stay whose decisions cannot be looked at, and none of another home with them."""
+    (topic,) = await topics(store, 1)
+    lost, file = 0, store._files.file_of(topic.name)
+    rows = [(f"{number:05}", number % 2, "", 0) for number in range(2 * 5000)]
+    await file.write(lambda found: found.executemany("INSERT INTO taken VALUES (?, ?, ?, ?)", rows))
+    failing = Failing(monkeypatch, lost)
+    failing.is_on = True
+
+    await store._finisher.sweep(-1)
+
+    left = await file.read(lambda found: found.execute("SELECT home, count(*) FROM taken GROUP BY home").fetchall())
+    assert left == [(lost, 5000)]
 
 
 async def marks(store: SqliteStore) -> int:

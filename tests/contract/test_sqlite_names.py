@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import store as sqlite_store
 from remora.storage.sqlite.files import directory, names
+from remora.storage.sqlite.files.refusals import NameLost
 from support.stores import own_topic, spread
 
 LOG, INDEX = "queues-000.db-wal", "queues-000.db-shm"
@@ -127,7 +129,6 @@ async def test_nobody_opens_a_file_without_names_while_others_have_it(
 ) -> None:
     """It is refused by name until they let it go, and nothing of theirs is lost."""
     monkeypatch.setattr(directory, "_BUSY_FOR_S", 0.1)
-    monkeypatch.setattr(names, "_PATIENCE_S", 0.0)
     async with SqliteStore(settings) as store:
         topic = await store.own_topics.create(own_topic("t", 1))
         await store.ingest.publish(topic, spread(topic, 3))
@@ -146,6 +147,27 @@ async def test_nobody_opens_a_file_without_names_while_others_have_it(
         await process.wait()
     async with SqliteStore(settings) as again:
         assert await count(again, topic) == 4
+
+
+async def test_who_looks_is_told_at_once_that_a_name_is_lost(
+    settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look, which runs in the event loop, does not wait there for those who have the file open; a name that can be
+    given back is."""
+    monkeypatch.setattr(sqlite_store, "LOOK_EVERY_S", 3600.0)
+    folder = Path(settings.directory)
+    async with SqliteStore(settings) as store:
+        await store.own_topics.create(own_topic("t", 1))
+        (folder / LOG).unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "sleep", lambda _: pytest.fail("the event loop waits"))
+            patch.setattr(names, "give_name_back", lambda _: False)
+            with pytest.raises(NameLost):
+                names.restore_names(folder / "queues-000.db")
+
+        names.restore_names(folder / "queues-000.db")
+
+        assert (folder / LOG).samefile(folder / SECOND[LOG])
 
 
 @pytest.mark.parametrize("name", [LOG, INDEX])

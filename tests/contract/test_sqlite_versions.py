@@ -227,6 +227,21 @@ async def test_an_older_process_that_is_frozen_while_its_file_is_migrated(
     assert [report.problems for report in check_directory(tmp_path / "store")] == [[]]
 
 
+async def test_a_process_says_that_its_files_were_outgrown(tmp_path: Path) -> None:
+    """One that goes on while a newer remora has migrated its files refuses events, and does not count as connected."""
+    async with SqliteStore(SqliteSettings(directory=str(tmp_path / "store"), files=1)) as store:
+        topic = await store.own_topics.create(own_topic("t", 1))
+        with closing(sqlite3.connect(tmp_path / "store" / "queues-000.db")) as connection:
+            connection.execute(f"PRAGMA user_version = {NEWEST + 1}")
+
+        await store._watch.look()
+
+        assert "by a newer remora" in store.failing["unusable"]
+        assert not store.connected
+        with pytest.raises(StoreUnavailable, match="by a newer remora"):
+            await store.ingest.publish(topic, spread(topic, 1))
+
+
 @asynccontextmanager
 async def frozen(path: Path, version: int, where: str) -> AsyncIterator[subprocess.Popen[str]]:
     """A process of a release of this version that stands still on a file; see `support.sqlite_older`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import resource
@@ -11,12 +12,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from remora.model.errors import StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.policy.ingest import disk_room
-from remora.storage.sqlite.files import connections
+from remora.storage.sqlite.files import connections, refusals
 from remora.storage.sqlite.files import writer as module
 from remora.storage.sqlite.files.allocation import KeptOpen
 from remora.storage.sqlite.files.connections import PAGE_BYTES
@@ -528,3 +530,73 @@ async def test_what_was_kept_for_company_is_done_at_the_end(
 
     assert rows(path) == [1]
     assert await kept == 1
+
+
+def of_the_disk() -> sqlite3.OperationalError:
+    """What SQLite raises where a sync fails."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    return error
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done to begin the log anew."""
+    done = list[str]()
+
+    def noted(connection: sqlite3.Connection) -> bool:
+        done.append("RESTART")
+        return connections.begin_log_anew(connection)
+
+    monkeypatch.setattr(module, "begin_log_anew", noted)
+    return done
+
+
+@pytest.mark.parametrize("mounted", [None, OSError(errno.EROFS, "read-only"), OSError(errno.ENOSPC, "full")], ids=repr)
+async def test_who_writes_next_begins_the_log_anew(
+    path: Path, anew: list[str], monkeypatch: pytest.MonkeyPatch, mounted: OSError | None
+) -> None:
+    """Where a sync fails, whatever the disk says of itself then, nothing is written before the log is begun anew, also
+    by a writer that comes in the place of the first one."""
+    monkeypatch.setattr(refusals, "_tried", lambda _: mounted)
+
+    def fails(_: sqlite3.Connection) -> None:
+        raise of_the_disk()
+
+    with a_writer(path, []) as first:
+        await first.write(insert(0), durable=True)
+        with pytest.raises(StoreError):
+            await first.write(fails, durable=True)
+        await ended(first)
+    with a_writer(path, []) as second:
+        before = len(anew)
+        for number in range(1, 3):
+            await second.write(insert(number), durable=True)
+            assert len(anew) == before + 1
+        await ended(second)
+
+
+async def ended(writer: Writer) -> None:
+    """Wait for its end."""
+    if thread := writer.end():
+        await asyncio.to_thread(thread.join, 120)
+
+
+async def test_a_copy_of_the_log_that_fails_is_noticed(
+    writer: Writer, path: Path, anew: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk fails while a long log is copied into the file, what was committed is answered for, and the log is
+    begun anew before anything else is written."""
+    monkeypatch.setattr(disk_room, "_LOG_BYTES", 1 << 20)
+    execute = connections.FileConnection.execute
+
+    def failing(connection: sqlite3.Connection, sql: str, *values: Any) -> sqlite3.Cursor:
+        if "wal_checkpoint(PASSIVE)" in sql:
+            raise of_the_disk()
+        return execute(connection, sql, *values)
+
+    monkeypatch.setattr(connections.FileConnection, "execute", failing)
+    for number in range(3):
+        assert await writer.write(insert(number, 400_000), durable=False) == number
+    assert anew == ["RESTART"]
+    assert "x.db" in writer.stats.last_error

@@ -75,6 +75,7 @@ class DefinitionLookup:
             if found != self._definitions:
                 self._definitions, self._matcher = found, RequestMatcher(found.notifications)
             self._newest, self._until = number, self._loop.time() + FRESH_S
+            return self._matcher
         return known
 
     def forget(self) -> None:

@@ -29,7 +29,7 @@ event has more to sync, but those that wait together share that."""
 
 LOG_BYTES = 8 << 20
 """At this size the write-ahead log is copied into the file, and written from its beginning again. The writer of a file
-says otherwise, as the disk allows."""
+does that itself, as the disk allows."""
 
 _CHECKPOINT_PATIENCE_MS = 100
 _PAGES_LEFT = """
@@ -40,7 +40,7 @@ FROM pragma_max_page_count, pragma_page_count, pragma_freelist_count
 _WRITER_CACHE_KIB, _READER_CACHE_KIB = 2048, 512
 
 
-def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Connection:
+def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> FileConnection:
     """A connection that waits for others so long and not longer, for use by one thread at a time.
 
     Even the first look can meet other processes: one that opens the file after a crash, or is the last to close it. The
@@ -55,6 +55,10 @@ def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> sqlite3.Con
         except (sqlite3.Error, StoreFull) as exc:
             if not (lacks_room(exc) and path.exists() and give_slice(path.parent)):
                 raise
+
+
+_doubted: set[FileId] = set()
+"""Files whose log may lack on the disk what this process, by any connection, has written there."""
 
 
 class FileConnection(IndexedConnection):
@@ -86,13 +90,25 @@ class FileConnection(IndexedConnection):
         if self._log is not None:
             check_log(path, self._log)
 
+    @property
+    def is_log_doubted(self) -> bool:
+        """Whether the disk failed since the log was begun, by whichever connection of this process: the kernel may have
+        given up what it had to write, and later syncs succeed without it, so that a start would read the log no further
+        than to there."""
+        return self._file.file in _doubted
+
+    @is_log_doubted.setter
+    def is_log_doubted(self, is_doubted: bool) -> None:
+        if self._file.file is not None:
+            (_doubted.add if is_doubted else _doubted.discard)(self._file.file)
+
     def close(self) -> None:
         super().close()
         self.shared_index.let_go()
         self._file.let_go()
 
 
-def _connected(path: Path, reader: bool, patience_s: float) -> sqlite3.Connection:
+def _connected(path: Path, reader: bool, patience_s: float) -> FileConnection:
     uri = f"{path.absolute().as_uri()}?mode=rw"
     connection = sqlite3.connect(
         uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False, factory=FileConnection

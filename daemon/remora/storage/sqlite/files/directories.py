@@ -122,7 +122,7 @@ def first_placement(directory: Path, first: PreparedFiles, settings: SqliteSetti
     if store.placement.directories or not further:
         _warn_of_unused(store.placement, further)
         return store.placement
-    if any(was_used(path) for path in first.paths):
+    if any(path in first.damaged or was_used(path) for path in first.paths):
         _warn_of_unused(store.placement, further)
         return store.placement
     known = [StoreDirectory(0, str(directory))]
@@ -132,6 +132,17 @@ def first_placement(directory: Path, first: PreparedFiles, settings: SqliteSetti
         known.append(StoreDirectory(number, str(path)))
     store.change(known)
     return store.placement
+
+
+def unplaced(first: PreparedFiles) -> DirectoryLost | None:
+    """Why nobody knows what lies in further directories, though a file of the first one tells that there are some."""
+    damage = first.damaged.get(first.paths[0])
+    for path in first.paths[1:] if damage else ():
+        with suppress(StoreError, sqlite3.Error), closing(_opened(path)) as connection:
+            if generation_in(connection):
+                why = "it has the list of the store's directories, so what lies in others than the first one is lost"
+                return DirectoryLost(f"{damage}; {why} until it can be read")
+    return None
 
 
 def _warn_of_unused(placement: StoreDirectories, wanted: Sequence[Path]) -> None:

@@ -51,7 +51,8 @@ class FilePlace(NamedTuple):
 
 
 class File:
-    """One file of the store. `is_stale` when the files are to be opened anew: others lie in their place."""
+    """One file of the store. `is_stale` when the files are to be opened anew: others lie in their place; `outgrown`
+    says why it is of no use where a newer remora has migrated it."""
 
     def __init__(
         self, path: Path, bell: Bell, changed: Callable[[], None], place: FilePlace, meter: StageMeter = NO_METER
@@ -67,6 +68,7 @@ class File:
         self.damage: StoreDamaged | None = None
         self.is_further = place.is_further
         self.is_stale = False
+        self.outgrown = ""
         self._is_examined = False
         self._refused_until = 0.0
         self._troubles: dict[str, StoreAway] = {}
@@ -167,7 +169,13 @@ class File:
 
         def of_one_moment(connection: sqlite3.Connection) -> T:
             with snapshot(connection):
-                self._check_version(connection)
+                try:
+                    self._check_version(connection)
+                except StoreUnavailable as exc:
+                    if not self.outgrown:
+                        self.outgrown = str(exc)
+                        self._changed()
+                    raise
                 return look(connection)
 
         return self._on_reader(of_one_moment)

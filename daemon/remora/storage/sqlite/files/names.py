@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -31,13 +32,16 @@ from remora.storage.sqlite.files.allocation import (
 )
 from remora.storage.sqlite.files.refusals import NameLost
 
-_PATIENCE_S, _PAUSE_S = 0.1, 0.001
+_PAUSE_S = 0.001
 
 _LOCK = struct.Struct("hhqqi4x")
 """The kernel's `struct flock`: kind, from where it counts, start, length, and who has it."""
 
 _SHARED_BYTES = 0x40000002, 510
 """Of a database: who has it open holds a lock here."""
+
+_FRAMES_AT = 16
+"""Where an index has the number of the log's last frame."""
 
 _guard = threading.Lock()
 _indexes: dict[FileId, FileId] = {}
@@ -70,6 +74,12 @@ class IndexInUse:
         """Have the disk give room for all of it; False where it has none."""
         return self._kept.allocate()
 
+    def frames(self) -> int | None:
+        """How many pages the log has that are not written over yet, whoever wrote them; None where nobody knows."""
+        if (descriptor := self._kept.descriptor) is None:
+            return None
+        return int.from_bytes(os.pread(descriptor, 4, _FRAMES_AT), sys.byteorder)
+
     def check(self, path: Path) -> None:
         """See that the index has its name, or gets it back; else raise StoreAway: no other process would find it."""
         index, mine = index_of(path), self._kept.file
@@ -97,10 +107,11 @@ class IndexInUse:
 def restore_names(path: Path, patience_s: float = 0.0) -> None:
     """Give the log and the index their first names back.
 
-    Raises NameLost where the file is in use anywhere, and no name of one of them is left.
+    Raises NameLost where the file is in use anywhere, and no name of one of them is left: so it is also just between
+    its opening and their making, so who is not in the event loop tries again for a while.
     """
-    until = time.monotonic() + max(patience_s, _PATIENCE_S)
-    while lost := [each for each in (log_of(path), index_of(path)) if not each.exists()]:
+    until = time.monotonic() + patience_s
+    while _lost(path):
         try:
             if not _is_open(path):
                 restore_log(path)
@@ -112,9 +123,15 @@ def restore_names(path: Path, patience_s: float = 0.0) -> None:
         give_name_back(path)
         with suppress(OSError):
             os.link(_second(path), index_of(path))
-        if time.monotonic() > until:  # not just between opening the file and making them
+        if not (lost := _lost(path)):
+            return
+        if time.monotonic() >= until:
             raise NameLost(f"{lost[0]} was removed while others have the file open: it is opened when they let it go")
         time.sleep(_PAUSE_S)
+
+
+def _lost(path: Path) -> list[Path]:
+    return [each for each in (log_of(path), index_of(path)) if not each.exists()]
 
 
 def _second(path: Path) -> Path:

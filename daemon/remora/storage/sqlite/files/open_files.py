@@ -25,6 +25,7 @@ from remora.storage.sqlite.files.directories import (
     generation_in,
     place_of,
     prepare_further,
+    unplaced,
 )
 from remora.storage.sqlite.files.directory import locked, make_directory, number_of_file, opening_error, prepare
 from remora.storage.sqlite.files.file import File, FilePlace
@@ -60,6 +61,7 @@ class Files:
         self.bell, self.catalogue_news = Bell(), CatalogueNews()
         self._directory = Path(settings.first)
         self.placement = StoreDirectories()
+        self._unplaced: DirectoryLost | None = None
         self._by_number: dict[int, File] = {}
         self._count = 1
         self._is_outdated = False
@@ -118,8 +120,16 @@ class Files:
         return tuple(self._by_number.items())
 
     def has(self, number: int) -> bool:
-        """Whether there is a file of this number."""
+        """Whether there is a file of this number. Raises DirectoryLost where nobody knows that, and StoreUnavailable
+        when the store is not open."""
+        if self.all and number not in self._by_number:
+            self.check_placed()
         return number in self._by_number
+
+    def check_placed(self) -> None:
+        """Raise DirectoryLost where what is not in the first directory may lie in others, whose list is damaged."""
+        if self._unplaced is not None:
+            raise DirectoryLost(str(self._unplaced))
 
     def numbered(self, number: int) -> File:
         """The file of this number, which is there. Raises StoreUnavailable when the store is not open."""
@@ -286,6 +296,8 @@ class Files:
         for file in self._all:
             if file.damage is not None and not isinstance(file.damage, DirectoryLost):
                 found.setdefault("damaged", str(file.damage))
+            if file.outgrown:
+                found.setdefault("unusable", file.outgrown)
             if file.trouble is not None:
                 found.setdefault(file.trouble.cause, str(file.trouble))
             elif file.is_short_of_room:
@@ -325,6 +337,7 @@ class Files:
                 groups = [PreparedFiles(0, *prepare(self._directory, self.settings))]
                 fill_reserve(self._directory, len(groups[0].paths))
                 self.placement = first_placement(self._directory, groups[0], self.settings)
+                self._unplaced = unplaced(groups[0])
                 for each in self.placement.directories:
                     if each.number:
                         anchored(Path(each.path), anchors)

@@ -16,6 +16,7 @@ _OF_THE_HOST = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _ENDS = _DAMAGED | _OF_THE_HOST | _BUSY | {sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ENXIO})
+_OF_MEMORY = frozenset({sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMSIZE})
 _ERRNO = {sqlite3.SQLITE_READONLY: errno.EROFS}
 _PROBE = bytes(64 << 10)
 
@@ -51,6 +52,13 @@ def kept_busy(exc: sqlite3.Error, path: Path, for_s: float = 0.0) -> StoreUnavai
 def ends_transaction(exc: sqlite3.Error) -> bool:
     """Whether the transaction cannot go on after this error, whichever statement met it."""
     return primary_code(exc) in _ENDS
+
+
+def is_of_the_disk(exc: Exception) -> bool:
+    """Whether the host failed to read, write or sync."""
+    if isinstance(exc, sqlite3.Error):
+        return primary_code(exc) == sqlite3.SQLITE_IOERR and getattr(exc, "sqlite_errorcode", 0) not in _OF_MEMORY
+    return (exc.cause == "io_error") if isinstance(exc, StoreAway) else getattr(exc, "errno", 0) == errno.EIO
 
 
 def lacks_room(exc: sqlite3.Error | StoreFull) -> bool:

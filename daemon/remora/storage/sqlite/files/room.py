@@ -120,7 +120,12 @@ class Room:
         self._disk, self._largest = self._looked_at(), _largest_file()
         self._kept = reserve_on(self._disk, self._files)
         connection.execute(f"PRAGMA journal_size_limit = {self._kept.log_bytes}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {self._kept.checkpoint_frames}")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # SQLite would not tell that it failed
+
+    @property
+    def checkpoint_frames(self) -> int:
+        """From how many pages on the log is copied into the file."""
+        return self._kept.checkpoint_frames
 
     def limit_growth(self, connection: sqlite3.Connection) -> None:
         """To be called before each transaction: let it not grow the file into the last room of the disk, nor beyond

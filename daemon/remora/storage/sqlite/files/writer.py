@@ -21,9 +21,8 @@ from remora.policy.status.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
 from remora.storage.sqlite.files.allocation import log_of
 from remora.storage.sqlite.files.connections import FileConnection, begin_log_anew, connect, pages_left
-from remora.storage.sqlite.files.refusals import ends_transaction, is_busy, kept_busy, translated
+from remora.storage.sqlite.files.refusals import ends_transaction, is_busy, is_of_the_disk, kept_busy, translated
 from remora.storage.sqlite.files.room import Room
-from remora.storage.sqlite.tables.recent import IndexedConnection
 
 T = TypeVar("T")
 
@@ -118,8 +117,7 @@ class Writer:
         meter: StageMeter = NO_METER,
     ) -> None:
         self.stats = WriterStats()
-        self.waiting = 0
-        """Jobs that are not done yet."""
+        self.waiting = 0  # jobs that are not done yet
         self._meter = meter
         self._times: list[tuple[EventStage, float]] = []
         self._path = path
@@ -133,9 +131,9 @@ class Writer:
         self._kept_until: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
-        self._connection: sqlite3.Connection | None = None
+        self._connection: FileConnection | None = None
         self._is_durable: bool | None = None
-        self._is_ending = self._is_log_doubted = False
+        self._is_ending = False
         self._log_is_kept_until = self._is_untidy_until = 0.0
         self._room_is_left_until = self._nothing_to_remove_until = 0.0
 
@@ -257,9 +255,8 @@ class Writer:
             for order in batch:
                 if isinstance(order.error, StoreFull):  # of events, while delivery has used its last room
                     self._again(order, [self._make_room_for_events])
-        # The loop may be closed already when a call was given up.
         times, self._times = self._times, []
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the loop may be closed already when a call was given up
             self._loop.call_soon_threadsafe(self._settle, batch, times)
         self._clean_up()
 
@@ -291,8 +288,7 @@ class Writer:
             self._one(connection, batch[-1], shared)
         written = time.monotonic()
         if connection.in_transaction:
-            self._room.cover(connection)
-            connection.execute("COMMIT")
+            self._commit(connection)
         if durable:  # an event's own: removals and renewals wait for nobody's sync
             since = next((order.since for order in batch if order.durable), asked)
             self._times.append((EventStage.COMMIT_QUEUE, max(0.0, asked - since)))
@@ -301,7 +297,6 @@ class Writer:
         self.stats.transactions += 1
         self.stats.durable += durable
         self.stats.jobs += len(batch)
-        # A large log begins anew.
         with suppress(FileNotFoundError):  # nothing was ever written
             if os.stat(self._log).st_size > _LARGE_LOG_BYTES:
                 self._begin_log_anew()
@@ -330,8 +325,7 @@ class Writer:
         try:
             connection = self._begin(durable=False)
             result = job(connection)
-            self._room.cover(connection)
-            connection.execute("COMMIT")
+            self._commit(connection)
         except Exception as exc:
             error = self._recover(exc)
             if isinstance(error, StoreDamaged):
@@ -340,7 +334,7 @@ class Writer:
             return error
         return result
 
-    def _one(self, connection: sqlite3.Connection, order: _QueuedJob, shared: bool) -> None:
+    def _one(self, connection: FileConnection, order: _QueuedJob, shared: bool) -> None:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
         order.result = order.error = None
         if order.future is not None and order.future.done():
@@ -357,7 +351,7 @@ class Writer:
                 raise
             if shared:
                 connection.execute("ROLLBACK TO job")
-                _forget(connection)
+                connection.forget()
             else:
                 self._roll_back(connection)
             order.error = exc
@@ -388,16 +382,30 @@ class Writer:
             if not isinstance(order.error, StoreFull):
                 return
 
+    def _commit(self, connection: FileConnection) -> None:
+        """Commit, and copy the log into the file where it has become long."""
+        self._room.cover(connection)
+        connection.execute("COMMIT")
+        frames = connection.shared_index.frames()
+        if frames is None or frames >= self._room.checkpoint_frames:
+            self._copy_log()
+
     def _copy_log(self) -> None:
-        if self._connection is not None:
-            _checkpoint(self._connection, "PASSIVE")
+        self._try(lambda connection: connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone())
+
+    def _try(self, copy: Callable[[FileConnection], T]) -> T | None:
+        """Copy the log, or note why that failed: what was committed stays so."""
+        try:
+            return None if self._connection is None else copy(self._connection)
+        except sqlite3.Error as exc:
+            self._met(exc)
+            return None
 
     def _begin_log_anew(self) -> None:
         if self._connection is not None and time.monotonic() >= self._log_is_kept_until:
             began = time.monotonic()
-            with suppress(sqlite3.Error):
-                if not begin_log_anew(self._connection):
-                    self._log_is_kept_until = time.monotonic() + _KEPT_BY_READERS_S
+            if self._try(begin_log_anew) is False:
+                self._log_is_kept_until = time.monotonic() + _KEPT_BY_READERS_S
             self._times.append((EventStage.CHECKPOINT, time.monotonic() - began))
 
     def _give_ballast_up(self) -> None:
@@ -408,7 +416,7 @@ class Writer:
         except Exception as exc:
             self._recover(exc)
 
-    def _begin(self, durable: bool) -> sqlite3.Connection:
+    def _begin(self, durable: bool) -> FileConnection:
         until = time.monotonic() + _BUSY_FOR_S
         while True:
             try:
@@ -420,7 +428,7 @@ class Writer:
                     raise kept_busy(exc, self._path, _BUSY_FOR_S) from exc
                 time.sleep(_BUSY_PAUSE_S)
 
-    def _begun(self, durable: bool) -> sqlite3.Connection:
+    def _begun(self, durable: bool) -> FileConnection:
         self._check()
         if self._connection is None:
             self._connection = connect(self._path, reader=False)
@@ -429,32 +437,29 @@ class Writer:
         if durable is not self._is_durable:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._is_durable = durable
-        if self._is_log_doubted:
-            # After a sync that failed, the kernel may have given up what it had to write, and later syncs succeed
-            # without it: a start would read the log no further than to there.
+        if connection.is_log_doubted:
             if not begin_log_anew(connection):
                 raise StoreUnavailable(f"{self._path}: others read what is copied after a fault of the disk")
-            self._is_log_doubted = False
+            connection.is_log_doubted = False
         self._room.limit_growth(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
             self._around.begun(connection)
         except StoreAway:
             self._roll_back(connection)
-            if isinstance(connection, FileConnection) and not connection.shared_index.is_replaced:
-                _checkpoint(connection, "TRUNCATE")  # of a log that nobody finds any more
+            if not connection.shared_index.is_replaced:
+                with suppress(sqlite3.Error):  # of a log that nobody finds any more
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             raise
         self._room.keep_log()
         return connection
 
     def _recover(self, exc: Exception) -> StoreError:
         """Undo the transaction, with a new connection where this one may not be trusted; what the error means."""
-        error = self._room.explained(translated(exc, self._path))
-        self.stats.last_error = str(error)
-        self._is_log_doubted |= isinstance(error, StoreAway) and error.cause == "io_error"
+        error = self._met(exc)
         try:
             if self._connection is not None:
-                _forget(self._connection)
+                self._connection.forget()
                 if self._connection.in_transaction:
                     self._roll_back(self._connection)
         except sqlite3.Error:
@@ -463,9 +468,17 @@ class Writer:
             self._disconnect()
         return error
 
-    def _roll_back(self, connection: sqlite3.Connection) -> None:
+    def _met(self, exc: Exception) -> StoreError:
+        """What an error means. One of the disk casts doubt on the log, whatever the disk says of itself by now."""
+        error = self._room.explained(translated(exc, self._path))
+        self.stats.last_error = str(error)
+        if self._connection is not None and is_of_the_disk(exc):
+            self._connection.is_log_doubted = True
+        return error
+
+    def _roll_back(self, connection: FileConnection) -> None:
         self._room.undone()
-        _forget(connection)
+        connection.forget()
         connection.execute("ROLLBACK")
 
     def _disconnect(self) -> None:
@@ -473,20 +486,6 @@ class Writer:
             with suppress(sqlite3.Error):
                 self._connection.close()
         self._connection, self._is_durable = None, None
-
-
-def _forget(connection: sqlite3.Connection) -> None:
-    """What was written before a rollback is not in the log."""
-    if isinstance(connection, IndexedConnection):
-        connection.forget()
-
-
-def _checkpoint(connection: sqlite3.Connection, mode: str) -> bool:
-    """Copy the log, as far as it goes; whether nobody was in the way."""
-    with suppress(sqlite3.Error):
-        (is_blocked, _, _) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-        return not is_blocked
-    return True
 
 
 def _give_up(future: asyncio.Future[Any], path: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remora.model.errors import OnceConflict, ReservationExpired, ReservationUnknown, StoreDamaged
+from remora.model.errors import OnceConflict, ReservationExpired, ReservationUnknown, StoreDamaged, StoreError
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey
 from remora.model.topic import Topic
@@ -119,8 +119,9 @@ class AnnouncedIngest(FanOut):
         found: dict[int, list[Topic]] = {}
         for each in topics:
             number = self._files.number_of(each.name)
-            if self._files.has(number):
-                found.setdefault(number, []).append(each)
+            with suppress(StoreError):  # the room expires
+                if self._files.has(number):
+                    found.setdefault(number, []).append(each)
         return found
 
 

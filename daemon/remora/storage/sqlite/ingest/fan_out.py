@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -99,17 +99,12 @@ class FanOut(SqliteIngest):
         await self._finish(home, found)
         return found.answer
 
-    async def complete(self, home: int, decision: Decision) -> None:
-        """Have every file take its part, and close the decision. Raises what keeps the first of them from it."""
-        for _, failure in await self._taken(home, decision):
-            raise failure
-
     async def _finish(self, home: int, decision: Decision) -> None:
-        """The same for who has sent the request: whatever keeps a file from its part is StoreUnavailable.
+        """Complete it for who has sent the request: whatever keeps a file from its part is StoreUnavailable.
 
         The request is decided, and who took it for refused would send it anew.
         """
-        for part, failure in await self._taken(home, decision):
+        for part, failure in await self.complete(home, decision):
             if isinstance(failure, StoreError):
                 topics = ", ".join(each.name for each in part.topics)
                 raise StoreUnavailable(
@@ -117,14 +112,16 @@ class FanOut(SqliteIngest):
                 ) from failure
             raise failure
 
-    async def _taken(self, home: int, decision: Decision) -> list[tuple[FilePart, BaseException]]:
-        """Have every file take its part; those that did not, and why. Where all did the decision is closed."""
-        taking = [asyncio.ensure_future(self._take(home, decision, part)) for part in decision.parts]
+    async def complete(
+        self, home: int, decision: Decision, but: Collection[int] = ()
+    ) -> list[tuple[FilePart, BaseException]]:
+        """Have every file take its part, but those that are passed over; those that did not, and why. Where all did
+        the decision is closed."""
+        parts = [part for part in decision.parts if part.file not in but]
+        taking = [asyncio.ensure_future(self._take(home, decision, part)) for part in parts]
         outcomes = await asyncio.gather(*taking, return_exceptions=True)
-        failed = [
-            (part, each) for part, each in zip(decision.parts, outcomes, strict=True) if isinstance(each, BaseException)
-        ]
-        if taking and not failed:
+        failed = [(part, each) for part, each in zip(parts, outcomes, strict=True) if isinstance(each, BaseException)]
+        if taking and not failed and len(parts) == len(decision.parts):
             # Nobody waits for the closing: where it fails, whoever finishes the request next does it again.
             home_file, name = self._files.numbered(home), decision.id
             self._unsynced.submit_soon(home_file, lambda batch: decisions.close(batch, name), NOTHING, lambda _: None)

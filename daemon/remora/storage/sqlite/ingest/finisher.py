@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
-from remora.model.errors import StoreDamaged, StoreError
-from remora.storage.sqlite.files.file import write_nothing
+from remora.model.errors import StoreError, StoreFull, StoreUnavailable
+from remora.storage.sqlite.files.file import File, write_nothing
 from remora.storage.sqlite.files.open_files import Files
 from remora.storage.sqlite.ingest.decisions import decision_of
 from remora.storage.sqlite.ingest.fan_out import FanOut
@@ -28,13 +31,27 @@ GRACE_S = 3.0
 _MARKS_EVERY = 20
 """Marks are looked at once in so many looks."""
 
+_AT_ONCE = 256
+_MARKS_AT_ONCE = 4096
+
 _OPEN = f"""
-SELECT id, digest, answer, parts, checksum FROM decisions
-WHERE length(parts) > 0 AND {AGE} >= :least ORDER BY number LIMIT 256
-"""  # noqa: S608 - a constant
-_OLD_MARKS = f"SELECT home, id FROM taken WHERE {AGE} > :keep ORDER BY home LIMIT 256"  # noqa: S608 - a constant
+SELECT number, id, digest, answer, parts, checksum FROM decisions
+WHERE length(parts) > 0 AND number > :after AND {AGE} >= :least ORDER BY number LIMIT {_AT_ONCE}
+"""  # noqa: S608 - constants
+_MARKS = f"""
+SELECT id, home, {AGE} > :keep FROM taken WHERE id > :after ORDER BY id LIMIT {_MARKS_AT_ONCE}
+"""  # noqa: S608 - constants
 _STILL_OPEN = "SELECT id FROM decisions WHERE length(parts) > 0 AND id IN (SELECT value FROM json_each(?))"
 _UNMARK = "DELETE FROM taken WHERE id IN (SELECT value FROM json_each(?))"
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """What a look at all files has met: those that do not answer, which are not asked again, and requests that nobody
+    can finish."""
+
+    stuck: set[int] = field(default_factory=set)
+    damaged: dict[str, str] = field(default_factory=dict)
 
 
 class DecisionFinisher:
@@ -72,38 +89,54 @@ class DecisionFinisher:
     async def look(self, least_s: float) -> None:
         """Finish the requests that were decided at least this long ago. A file that cannot be used keeps those waiting
         that concern it, and no others; a request that is damaged is named once."""
-        damaged: set[str] = set()
-        asked = {"boot": boot_id(), "now": now_ns(), "least": int(least_s * 1e9)}
+        look = _Outcomes()
         for home, file in self._files.by_number if self._files.is_open else ():
-            rows = []
+            asked = {"boot": boot_id(), "now": now_ns(), "least": int(least_s * 1e9), "after": 0}
             with suppress(StoreError):
-                rows = await file.read(lambda connection: connection.execute(_OPEN, asked).fetchall())
-            for row in rows:
-                try:
-                    await self._ingest.complete(home, decision_of(*row))
-                except StoreDamaged as exc:
-                    damaged.add(row[0])
-                    if row[0] not in self._damaged:
-                        _log.error("events that were sent are not stored: %s", exc)
-                except StoreError as exc:
-                    _log.debug("request %s is not finished yet: %s", row[0], exc)
-        self._damaged = frozenset(damaged)
+                while rows := await file.read(lambda found: found.execute(_OPEN, asked).fetchall()):  # noqa: B023 - awaited
+                    asked["after"] = rows[-1][0]
+                    # Many at once, as those who sent them would.
+                    await asyncio.gather(*(self._finish(home, row[1:], look) for row in rows))
+        for name, why in look.damaged.items():
+            if name not in self._damaged:
+                _log.error("events that were sent are not stored: %s", why)
+        self._damaged = frozenset(look.damaged)
+
+    async def _finish(self, home: int, row: Sequence[Any], look: _Outcomes) -> None:
+        try:
+            for part, failure in await self._ingest.complete(home, decision_of(*row), look.stuck):
+                if isinstance(failure, StoreUnavailable):
+                    look.stuck.add(part.file)
+                raise failure
+        except (StoreUnavailable, StoreFull) as exc:
+            _log.debug("request %s is not finished yet: %s", row[0], exc)
+        except Exception as exc:  # whatever it is, the others are finished
+            look.damaged[row[0]] = str(exc) if isinstance(exc, StoreError) else repr(exc)
 
     async def sweep(self, keep_ns: int = REMEMBERED_NS) -> None:
         """Delete old marks whose decisions are closed for good."""
-        asked = {"boot": boot_id(), "now": now_ns(), "keep": keep_ns}
-        with suppress(StoreError):
-            for file in self._files.sound:
-                marks: dict[int, list[str]] = {}
-                for home, name in await file.read(lambda found: found.execute(_OLD_MARKS, asked).fetchall()):
+        for file in self._files.sound if self._files.is_open else ():
+            with suppress(StoreError):
+                await self._sweep(file, keep_ns)
+
+    async def _sweep(self, file: File, keep_ns: int) -> None:
+        """Look at all marks of a file, some thousand at a time; those stay whose decisions cannot be looked at."""
+        asked = {"boot": boot_id(), "now": now_ns(), "keep": keep_ns, "after": ""}
+        while rows := await file.read(lambda found: found.execute(_MARKS, asked).fetchall()):
+            asked["after"] = rows[-1][0]
+            marks: dict[int, list[str]] = {}
+            for name, home, is_old in rows:
+                if is_old:
                     marks.setdefault(home, []).append(name)
-                for home, names in marks.items():
+            for home, names in marks.items():
+                with suppress(StoreError):
                     if closed := await self._closed_for_good(home, names):
                         await file.write(
                             lambda found: found.execute(_UNMARK, (_json(closed),)),
                             durable=False,
                             upkeep=True,
                         )
+            await asyncio.sleep(0)  # others have their turn
 
     async def _closed_for_good(self, home: int, names: list[str]) -> list[str]:
         """Those of these requests whose decision no power cut brings back: what is synced here is synced with all that
@@ -117,5 +150,5 @@ class DecisionFinisher:
         return [name for name in names if name not in still_open]
 
 
-def _json(names: list[str]) -> str:
+def _json(names: Sequence[str]) -> str:
     return msgspec.json.encode(names).decode()

@@ -161,7 +161,7 @@ def _identity(path: Path) -> tuple[str, int, int]:
 
 
 @contextmanager
-def _of_one_moment(paths: Sequence[Path]) -> Iterator[list[sqlite3.Connection]]:
+def _of_one_moment(paths: Sequence[Path]) -> Iterator[Sequence[sqlite3.Connection]]:
     """Readers that see all files as they are at one moment."""
     with ExitStack() as stack:
         sources = [stack.enter_context(closing(connect(path, reader=True, patience_s=_HELD_UP_S))) for path in paths]

@@ -150,7 +150,7 @@ def open_to_look(path: Path) -> recent.IndexedConnection:
         raise OSError(errno.EINVAL, "it is no regular file")
     if not found.st_size:
         raise OSError(errno.ENODATA, "it is empty")
-    restore_names(path)
+    restore_names(path, BUSY_S)
     uri = f"{path.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, factory=recent.IndexedConnection)
     connection.forget()

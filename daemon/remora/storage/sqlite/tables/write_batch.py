@@ -25,7 +25,7 @@ from remora.policy.ingest.group_commit import settles_at_once
 from remora.storage.sqlite.tables import recent
 from remora.storage.sqlite.tables.clock import boot_id, now_ns
 from remora.storage.sqlite.tables.schema import END_OF_QUEUE, ENTRY_OVERHEAD, PLACES, insert
-from remora.storage.sqlite.tables.soundness import typed, unpacked
+from remora.storage.sqlite.tables.soundness import row_damaged, typed, unpacked
 
 REMEMBERED_NS = 11 * 60 * 1_000_000_000
 """How long the outcome of a request is kept. The ten minutes that are promised count from the answer, these from the
@@ -200,7 +200,7 @@ class WriteBatch:
         return found
 
     def queues(self, topic: TopicRow, numbers: Iterable[int], generation: int | None = None) -> dict[int, QueueUpdate]:
-        """The queues that take events, at least those of these numbers.
+        """The queues that take events, at least those of these numbers. Raises StoreDamaged where one is not there.
 
         With a `generation` those of that layout, as far as they are there; nothing may be appended to a former one.
         """
@@ -218,6 +218,9 @@ class WriteBatch:
             ).fetchone()
             rows = unpacked(self.connection, _decode_queues, found, "queues", f"of topic {topic.id}")
             known.update((row[0] - first, QueueUpdate(*row[1:])) for row in rows)
+            if generation is None and (lost := missing - known.keys()):
+                place = f"of topic {topic.id}"
+                raise row_damaged(self.connection, "queues", place, f"no queue has number {first + min(lost)}")
         return known
 
     def with_room(self, topic: Topic, needs: dict[int, RoomNeed]) -> dict[int, QueueUpdate]:

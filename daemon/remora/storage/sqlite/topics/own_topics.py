@@ -87,7 +87,10 @@ class Topics(SqlitePart):
 
     async def find(self, name: str) -> Topic | None:
         """The topic of this name as it is now; None where there is none."""
-        return await self._files.file_of(name).read(lambda connection: _stored(connection, name))
+        found = await self._files.file_of(name).read(lambda connection: _stored(connection, name))
+        if found is None:
+            self._files.check_placed()
+        return found
 
     async def create(self, topic: Topic) -> Topic:
         """Make a topic with its empty queues, all or nothing, and answer it with its id."""
@@ -95,6 +98,7 @@ class Topics(SqlitePart):
         if not NAME.fullmatch(topic.name):
             raise TopicRefused(f'"{topic.name}" is no name for a topic: 1 to 200 letters, digits, "_" and "-" are')
         _check_shards(topic.shards)
+        self._files.check_placed()
         uid, attributes, generation = secrets.token_hex(8), _encoded(topic), self._files.placement.generation
 
         def create(connection: sqlite3.Connection) -> None:
