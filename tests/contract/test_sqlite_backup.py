@@ -252,7 +252,7 @@ async def test_damage_is_copied_and_told(tmp_path: Path) -> None:
 
 
 async def test_a_store_of_an_earlier_version_is_restored_as_one_of_this(tmp_path: Path) -> None:
-    """Its copies are brought up to date; they themselves stay as they were. Each file is told of by the name it has."""
+    """A restore migrates its own files and leaves the copies as they were. Its report has their last names."""
     directory = tmp_path / "store"
     directory.mkdir(mode=0o700)
     for number in range(2):

@@ -128,8 +128,8 @@ async def test_a_renewal_that_outlasts_its_epoch_says_nothing_of_the_next_one(
 
 
 async def test_a_lock_that_hangs_holds_up_no_other_log(stores: Sequence[SqliteLogs]) -> None:
-    """While the store does not answer for one log, as where its OSDs are away, the locks of others are renewed time and
-    again, and only that log is served no more; it is asked for once. The store as a whole counts as well."""
+    """While the store does not answer for one log, as where its OSDs are away, the server goes on renewing the locks of
+    others. Only that log loses its epoch, the server asks for it once, and calls the store well."""
     away, hung = LogName(b"pool", b"away"), list[str]()
     await stores[0].create(away, LogKind.LOG, 8)
 

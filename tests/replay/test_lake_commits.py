@@ -286,8 +286,8 @@ def test_a_topic_that_ends_before_what_has_landed(tmp_path: Path, monkeypatch: p
 
 
 def test_a_journal_that_was_rolled_back_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the table of bad records was not: what was rolled back lands again, first up to where that table goes, and
-    then what is behind, of which it has nothing."""
+    """Where only the journal was rolled back, its records land again: first those up to the end of the table of bad
+    records, and then those behind it."""
     journal, aside = table(tmp_path, "events"), table(tmp_path, "bad")
     append(journal, files(journal, event(0), event(1)), LandedOffsets(), FIRST)
     append(aside, [], LandedOffsets(), LandedOffsets(5, {0: 4}, 3, 1))

@@ -19,12 +19,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from remora.client.errors import IngestError
 from remora.client.ingest import IngestClient
-from remora.client.progress import BadHeader, is_number
+from remora.client.progress import BadHeader, is_number, shown
 
 HEADER = "remora-seq"
 """The header of a record with `<topic id>:<number>`."""
-
-_MOST_SHOWN = 200
 
 R = TypeVar("R")
 P = TypeVar("P")
@@ -111,9 +109,7 @@ class CommitOrder(Generic[R]):
         if header is not None and header.startswith(self._prefix):
             digits = header[len(self._prefix) :]
             if not is_number(digits):
-                raise BadHeader(
-                    f"{HEADER} is {header[:_MOST_SHOWN].decode(errors='replace')!r}, not <topic id>:<number>"
-                )
+                raise BadHeader(f"{HEADER} is {shown(header)!r}, not <topic id>:<number>")
             number = int(digits)
         if (place := self._partitions.get(partition)) is None:
             place = self._partitions[partition] = _Partition(offset)

@@ -10,7 +10,6 @@ docs/consume.md has the rule in fifteen lines, and docs/consume-vectors.json wha
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -295,7 +294,7 @@ class Deduplicator:
                 queue = earlier
             else:
                 if self._most_ahead is not None and len(headers) > 3:
-                    deque(end_of_parents(dict(headers).get(AFTER)), maxlen=0)
+                    list(end_of_parents(dict(headers).get(AFTER)))
                 queue = self._begin(shard, incarnation)
         queue.turn(turn)
         return queue

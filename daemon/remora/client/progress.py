@@ -89,8 +89,7 @@ def split(header: str, value: bytes | None) -> tuple[bytes, bytes, bytes]:
     incarnation, colon, position = value.rpartition(b":")
     turn, slash, place = position.partition(b"/")
     if not (colon and slash and is_number(turn) and is_number(place)):
-        shown = value[:_MOST_SHOWN].decode(errors="replace")
-        raise BadHeader(f"{header} is {shown!r}, not <incarnation>:<turn>/<place>")
+        raise BadHeader(f"{header} is {shown(value)!r}, not <incarnation>:<turn>/<place>")
     return incarnation, turn, place
 
 
@@ -101,6 +100,11 @@ def number_of(header: str, value: bytes | None, incarnation: bytes) -> int:
         told = f"{of.decode(errors='replace')}, and {incarnation.decode(errors='replace')} in another header"
         raise BadHeader(f"{header} is of incarnation {told}")
     return _joined(turn, place)
+
+
+def shown(value: bytes) -> str:
+    """What an error shows of a header's value: its beginning, as text."""
+    return value[:_MOST_SHOWN].decode(errors="replace")
 
 
 def see_behind(next_header: str, following: int, own: int) -> None:

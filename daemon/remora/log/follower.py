@@ -3,8 +3,8 @@
 A position is a hole when it was handed out, or something stands behind it, and nothing is written there for a while. It
 is filled then. Its appender, should it still live, is refused and takes another position, so that nothing is lost.
 
-A log that is removed and made again is another one, of which the positions that were known say nothing: a follower ends
-there. It looks when another epoch is served, when the tail has gone back, and before it fills.
+A log that is removed and made again is another log, and its positions mean something else: a follower ends there. It
+looks when another epoch is served, when the tail has gone back, and before it fills.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ async def test_a_connection_that_ends(wire: Scripted) -> None:
 
 
 async def test_a_connection_that_ends_before_anything_is_written() -> None:
-    """A push of which nothing was written yet fails with the connection, and not when its time is over."""
+    """A push fails with its connection before anything of it is written, and not when its time is over."""
     connection = NatsConnection("n:4222", 60.0, lambda _: None)
     publisher = StreamPublisher("S", "stream S", connection, Arrived(), lambda _: None, patience_s=60.0)
     run = PublishRun([b"i"], lambda _: NatsMessage(b"t", b"", b""))

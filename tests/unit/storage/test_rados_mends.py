@@ -8,7 +8,6 @@ import json
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -24,6 +23,7 @@ from remora.storage.rados.cluster.osds import OsdReleases, Osds
 from remora.storage.rados.cluster.refusals import ChangedError
 from remora.storage.rados.queues import old_heads as old_heads_module
 from remora.storage.rados.queues.old_heads import OldHeads, RadosMends
+from support.librados_steps import Step, StepRecorder
 from unit.codec.samples import queue_head, reservation
 
 Q = Shard("q")
@@ -31,16 +31,12 @@ TOKEN = LockToken(Q, "cookie", "incarnation")
 OLD, FIXED = OsdReleases({(16, 2, 15): 3}), OsdReleases({(20, 2, 4): 3})
 MIXED = OsdReleases({(16, 2, 15): 2, (20, 2, 4): 1})
 
-Step = tuple[Any, ...]
 
-
-class Osd:
-    """An object at one OSD, as a connection has it: what it is asked is kept, and answered with a head that is set.
-
-    It stands in for librados too, whose calls put an operation together, step by step.
-    """
+class Osd(StepRecorder):
+    """An object at one OSD, as a connection has it: what it is asked is kept, and answered with a head that is set."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.head = b""
         self.version = 7
         self.osds = Osds()
@@ -49,19 +45,9 @@ class Osd:
         self.reads = 0
         self.session = SimpleNamespace(placement=SimpleNamespace(notif="pool", own="own"))
         self.traffic = NO_TRAFFIC
-        self._steps: list[Step] = []
-
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        _, _, step = name.partition("_op_")
-
-        def add(_: object, *arguments: object) -> int:
-            self._steps.append((step, *arguments))
-            return 1
-
-        return add if step else lambda *_: 1
 
     async def run(self, operation: ObjectOperation, *_: object) -> int:
-        steps, self._steps = self._steps, []
+        steps = self.taken()
         if isinstance(operation, WriteOp):
             self.writes.append(steps)
             if error := self.refuses(steps):

@@ -17,39 +17,25 @@ from remora.storage.librados.operations import ObjectBytes, ObjectOperation, Oma
 from remora.storage.rados.cluster.refusals import ExistsError, MismatchError, MissingError
 from remora.storage.rados.queues.dead_letters import REGISTRY, RadosDeadLetters
 from support.letters import letters_of
+from support.librados_steps import Step, StepRecorder
 from unit.codec.samples import queue_head
 
 PAGE = Page([b"0/24576", b"0/24600"], [b"fourteen bytes"], truncated=False)
 LETTERS = f"{REGISTRY}.q"
 
 
-class Osds:
-    """A queue with a lock, and the object of its letters. It stands in for librados, too, whose calls put an operation
-    together, step by step."""
+class Osds(StepRecorder):
+    """A queue with a lock, and the object of its letters."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.holder = "first"
         self.is_announced = False
         self.names: dict[bytes, bytes] = {}
         self.letters = 0
         self.exists = False
-        self._steps: list[tuple[Any, ...]] = []
 
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        _, _, step = name.partition("_op_")
-
-        def add(_: object, *arguments: object) -> int:
-            self._steps.append((step, *arguments))
-            return 1
-
-        return add if step else lambda *_: 1
-
-    def taken(self) -> list[tuple[Any, ...]]:
-        """The steps of the operation that was put together last."""
-        steps, self._steps = self._steps, []
-        return steps
-
-    def change(self, steps: list[tuple[Any, ...]]) -> None:
+    def change(self, steps: list[Step]) -> None:
         """Carry out a write to the object of letters."""
         for step, *arguments in steps:
             if step == "create" and self.exists:

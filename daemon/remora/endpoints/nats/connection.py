@@ -273,7 +273,7 @@ class NatsConnection(HeartbeatConnection):
         self._chunks.clear()
         for each in waiting:
             each.failed(error)
-        for publisher in publishers:  # of which nothing was written yet
+        for publisher in publishers:  # nothing of theirs was written yet
             publisher.end(error)
         waited: list[asyncio.Future[Any]] = [self._info, *self._pongs]
         for future in waited:

@@ -66,17 +66,17 @@ class DefinitionLookup:
 
     async def get(self) -> RequestMatcher:
         """What is known, or looked up now. Raises StoreError."""
-        while (known := self.known()) is None:
-            await in_task()
-            number = self._looks = self._looks + 1
-            found = await self._store.definitions()
-            if number < self._newest:
-                continue  # another look began later and is over, or what was known then has turned out to be wrong
-            if found != self._definitions:
-                self._definitions, self._matcher = found, RequestMatcher(found.notifications)
-            self._newest, self._until = number, self._loop.time() + FRESH_S
-            return self._matcher
-        return known
+        if (known := self.known()) is not None:
+            return known
+        await in_task()
+        number = self._looks = self._looks + 1
+        found = await self._store.definitions()
+        if number < self._newest:  # another look began later and is over, or what was known then is wrong
+            return await self.get()
+        if found != self._definitions:
+            self._definitions, self._matcher = found, RequestMatcher(found.notifications)
+        self._newest, self._until = number, self._loop.time() + FRESH_S
+        return self._matcher
 
     def forget(self) -> None:
         """What is known has turned out to be wrong."""

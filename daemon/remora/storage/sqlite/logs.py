@@ -53,7 +53,6 @@ _COUNT = "SELECT count(*) FROM log_entries WHERE log = ?"
 _REMOVED_EPOCH = "removed_log_epoch"
 """The fact of a file with the largest epoch of all logs that were removed from it: the first epoch of every later log
 lies above, so that whoever knows a position of a log that was removed writes nothing to one of its name."""
-_FIND_REMOVED = f"SELECT value FROM meta WHERE key = '{_REMOVED_EPOCH}'"  # noqa: S608 - a constant
 _KEEP_REMOVED = f"""
 INSERT INTO meta (key, value) VALUES ('{_REMOVED_EPOCH}', ?) ON CONFLICT (key) DO UPDATE SET value = max(value, ?)
 """  # noqa: S608 - a constant
@@ -336,10 +335,7 @@ def _log_row(connection: sqlite3.Connection, log: LogName) -> _Row:
 
 
 def _next_epoch(connection: sqlite3.Connection, row: _Row) -> int:
-    if row.epoch:
-        return row.epoch + 1
-    removed = connection.execute(_FIND_REMOVED).fetchone()
-    return 1 + (number_fact(connection, _REMOVED_EPOCH) if removed else 0)
+    return 1 + (row.epoch or number_fact(connection, _REMOVED_EPOCH, default=0))
 
 
 def _last(connection: sqlite3.Connection, row: _Row) -> int:

@@ -81,7 +81,7 @@ class PendingEmission(msgspec.Struct, frozen=True):
     """A request, and how far the sending has come with it and what belongs to it, where none of it is refused.
 
     `rest` goes into further requests, and `refused` were in it before, or would have been. Each time the server refuses
-    it for good it becomes another one, of which `turn` counts. `begun_us` is when it was written; 0 where an older
+    it for good another one takes its place; `turn` counts these. `begun_us` is when it was written; 0 where an older
     remora has.
     """
 

@@ -212,7 +212,7 @@ class Files:
                 file.mark_damaged(error)
 
     async def reopen(self) -> None:
-        """Open what lies in the directory now. Whatever was held with other files of before is held no more.
+        """Open what lies in the directory now. Locks that were held in other files than these are lost.
 
         Where the files are the same, and only other directories have come or gone, the locks are those of this store
         as before: its workers go on.

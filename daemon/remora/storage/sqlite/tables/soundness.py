@@ -102,9 +102,11 @@ def unpacked(connection: sqlite3.Connection, decode: Callable[[bytes], V], packe
         raise row_damaged(connection, table, row, str(exc)) from exc
 
 
-def number_fact(connection: sqlite3.Connection, key: str) -> int:
-    """A fact of a file about itself that is a number. Raises StoreDamaged."""
+def number_fact(connection: sqlite3.Connection, key: str, default: int | None = None) -> int:
+    """A fact of a file about itself that is a number; where it is missing the default. Raises StoreDamaged."""
     found = connection.execute(_FACT, (key,)).fetchone()
+    if found is None and default is not None:
+        return default
     if found is None or not isinstance(found[0], int):
         text = "it is missing" if found is None else f"expected a number, got {found[0]!r:.40}"
         raise row_damaged(connection, "meta", key, text)

@@ -75,7 +75,8 @@ def records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     header = _header(lines)
     if header is None:
         raise ReplayRefused(f"{source.name}:1: not the header of an operation log; it has {', '.join(_NEEDED)}")
-    rows = _Rows(*header, source.bucket or BUCKET)
+    delimiter, places = header
+    rows = _Rows(delimiter, places, source.bucket or BUCKET, 1 + max(places.values()))
     waiting: list[tuple[int, str]] = []
     for line, text in lines:
         if waiting and text is not None and not rows.is_whole(text) and len(waiting) < _MOST_LINES:
@@ -101,11 +102,8 @@ class _Rows:
     delimiter: str
     places: dict[str, int]
     bucket: str
-
-    @property
-    def _width(self) -> int:
-        """The fewest cells of a row; a header may have a name twice, so that it has more columns than names."""
-        return 1 + max(self.places.values())
+    width: int
+    """The fewest cells of a row; a header may have a name twice, so that it has more columns than names."""
 
     def may_go_on(self, text: str) -> bool:
         """Whether a row has its other lines behind this one."""
@@ -127,10 +125,10 @@ class _Rows:
         """The cells of a row; None where it lacks some. Quotes within quotes are doubled, or behind a backslash."""
         if '"' not in text:
             plain = text.split(self.delimiter)
-            return plain if len(plain) >= self._width else None
+            return plain if len(plain) >= self.width else None
         for has_backslashes in (False, True):
             cells = _cells(text, self.delimiter, has_backslashes=has_backslashes)
-            if cells is not None and len(cells) >= self._width:
+            if cells is not None and len(cells) >= self.width:
                 return cells
         return None
 
@@ -142,7 +140,7 @@ class _Rows:
             return Dropped("a comment")
         cells = self.cells(text)
         if cells is None:
-            return malformed(f"{self._width} columns are in the header, and fewer here")
+            return malformed(f"{self.width} columns are in the header, and fewer here")
         return _outcome(cells, self.places, self.bucket)
 
 
