@@ -432,6 +432,39 @@ def a_store(root: Path, folder: str = "") -> Path:
     return store
 
 
+@pytest.mark.parametrize("version_before", ["", "0.1.0"])
+def test_an_upgrade_is_whole_though_a_service_does_not_start_again(tmp_path: Path, version_before: str) -> None:
+    """The package's script restarts the services that run, tells of a failure, and leaves dpkg nothing to repeat; at
+    the first installation it starts nothing."""
+    systemd, calls = tmp_path / "systemd", tmp_path / "calls"
+    systemd.mkdir()
+    programs = {"systemctl": f'echo "$@" >>{calls}; [ "$1" != try-restart ]', "systemd-sysusers": "true"}
+    for name, does in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    script = (ROOT / "deploy/deb/postinst").read_text().replace("/run/systemd/system", str(systemd))
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "postinst", "configure", version_before],
+        capture_output=True, text=True, check=False, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+
+    assert done.returncode == 0
+    assert ("try-restart remora.service remora-sequencer.service" in calls.read_text()) == bool(version_before)
+    assert ("systemctl status remora" in done.stderr) == bool(version_before)
+
+
+def test_a_purge_goes_on_where_the_store_is_a_file_system_of_its_own(tmp_path: Path) -> None:
+    """What cannot be removed, as the place that a disk is mounted on, is said, and ends no purge."""
+    (tmp_path / "var/lib/remora").mkdir(parents=True)
+    (tmp_path / "rm").write_text('#!/bin/sh\ncase "$*" in */var/lib/remora) exit 1;; *) exec /bin/rm "$@";; esac\n')
+    (tmp_path / "rm").chmod(0o755)
+
+    done = purged(tmp_path, f"{tmp_path}:{os.environ['PATH']}")
+
+    assert done.stderr == "remora: /var/lib/remora could not be removed.\n"
+
+
 @pytest.mark.parametrize("folder", ["", "store", "damaged/of today"])
 def test_a_purge_keeps_queues_with_undelivered_events(tmp_path: Path, folder: str) -> None:
     """They stay whole, also in a folder of the store's, and the purge says what is in them."""
