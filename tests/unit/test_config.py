@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import threading
 import tomllib
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, fields, replace
@@ -605,6 +607,50 @@ def test_changes_tell_live_options_from_those_that_wait() -> None:
 def test_nothing_changes_between_equal_settings() -> None:
     """Reloading an unchanged file changes nothing."""
     assert config.changes(Settings(), Settings()) == config.Changes((), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ('[delivery]\ndrain_timeout = "6s"\n[kafka]\ndelivery_timeout = "3s"', {"delivery.drain_timeout"}),
+        ('[delivery]\nshard_bytes = "256KiB"\n[kafka]\nmax_batch_bytes = "128KiB"', {"delivery.shard_bytes"}),
+        (
+            '[delivery]\nshard_bytes = "48MiB"\nworker_bytes = "64MiB"',
+            {"delivery.shard_bytes"},
+        ),
+        (
+            '[store]\nkind = "rados"\n[[shaping.scope]]\nname = "osds"\nof = "store"',
+            {"shaping.scope"},
+        ),
+    ],
+)
+def test_live_options_wait_for_those_that_a_rule_binds_them_to(tmp_path: Path, text: str, waits: set[str]) -> None:
+    """A reload of a good file keeps a live option whose new value would break a rule beside what waits for a restart,
+    names both, and applies all others."""
+    new = config.load(written(tmp_path, f'{text}\n[log]\nlevel = "debug"'))
+
+    found, used = config.changes(Settings(), new), config.applied(Settings(), new)
+
+    assert found.live == ("log.level",)
+    assert waits < set(found.restart)
+    assert waits < config.LIVE
+    assert used == replace(Settings(), log=new.log)
+
+
+def test_a_reload_waits_for_no_pipe(tmp_path: Path) -> None:
+    """A pipe in the place of the file is refused by a reload, which reads nothing of it."""
+    path = tmp_path / "remora.toml"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.open("wb").close())
+    writer.start()
+
+    try:
+        with pytest.raises(ConfigError, match=r"remora\.toml again: it is a pipe"):
+            config.reloaded(path)
+    finally:
+        reader = os.open(path, os.O_RDWR)
+        writer.join()
+        os.close(reader)
 
 
 def test_every_live_option_exists() -> None:

@@ -32,6 +32,7 @@ from remora.config.document import (
     load,
     loaded,
     read_toml,
+    reloaded,
 )
 from remora.config.environment import PREFIX, from_environment, strangers
 from remora.config.ingest import IngestSettings, LimitSettings
@@ -130,6 +131,7 @@ __all__ = [
     "parse_size",
     "read_toml",
     "refuse",
+    "reloaded",
     "show_duration",
     "show_size",
     "strangers",

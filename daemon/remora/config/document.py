@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -62,6 +62,16 @@ def loaded(path: Path | str | None, environment: Mapping[str, str] = MappingProx
     except ConfigError as exc:
         refuse(_placed(exc.problems, path, file, environment))
         raise
+
+
+def reloaded(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Loaded:
+    """As `loaded`, in an event loop: nothing is read there that may wait for ever.
+
+    A pipe that a daemon was started with has nothing more to say, and one in the place of a file waits for a writer.
+    """
+    if path is not None and Path(path).is_fifo():
+        raise ConfigError("", f"cannot read {path} again: it is a pipe")
+    return loaded(path, environment)
 
 
 def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
@@ -164,28 +174,50 @@ class Changes:
 
 
 def changes(old: Settings, new: Settings) -> Changes:
-    """What a reload from `old` to `new` would change."""
-    differing = [
+    """What a reload from `old` to `new` would change.
+
+    An option that is live otherwise needs a restart where a rule binds its new value to another one that does.
+    """
+    used = applied(old, new)
+    return Changes(live=_differing(old, used), restart=_differing(used, new))
+
+
+def _differing(old: Settings, new: Settings) -> tuple[str, ...]:
+    """The dotted keys whose values differ."""
+    return tuple(
         f"{section.name}.{option_key(option.name)}"
         for section in fields(Settings)
         for option in fields(getattr(old, section.name))
         if getattr(getattr(old, section.name), option.name) != getattr(getattr(new, section.name), option.name)
-    ]
-    return Changes(
-        live=tuple(key for key in differing if key in LIVE),
-        restart=tuple(key for key in differing if key not in LIVE),
     )
 
 
 def applied(old: Settings, new: Settings) -> Settings:
-    """The settings of a running daemon after a reload: `new` where that may change, `old` elsewhere."""
+    """The settings of a running daemon after a reload: `new` where that may change, `old` elsewhere.
+
+    Both keep the rules, and what is put together of them need not: then what these rules bind stays `old`, too.
+    """
+    live = LIVE
+    while True:
+        try:
+            return _mixed(old, new, live)
+        except ConfigError as exc:
+            bound = {key for each in exc.problems for key in (each.key, *each.binds)}
+            bound = {".".join(key.split(".")[:2]) for key in bound} & live  # a rule may be of a table within an option
+            if not bound:
+                raise
+            live -= bound
+
+
+def _mixed(old: Settings, new: Settings, live: Set[str]) -> Settings:
+    """The settings of `new` where they are among `live`, of `old` elsewhere. Raises ConfigError."""
     sections = {
         section.name: replace(
             getattr(old, section.name),
             **{
                 option.name: getattr(getattr(new, section.name), option.name)
                 for option in fields(getattr(old, section.name))
-                if f"{section.name}.{option_key(option.name)}" in LIVE
+                if f"{section.name}.{option_key(option.name)}" in live
             },
         )
         for section in fields(Settings)
