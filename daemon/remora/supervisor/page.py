@@ -45,6 +45,8 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_queue_seconds_until_full": "least",
         "remora_store_failing": "most",
         "remora_store_part_lost": "most",
+        # Each worker reads what all queues of the store have.
+        "remora_spill_bound_ratio": "most",
         # What the supervisor alone knows.
         "remora_build_info": "supervisor",
         "remora_config_last_reload_successful": "supervisor",
@@ -58,6 +60,8 @@ GAUGES: Mapping[str, Meaning] = MappingProxyType(
         "remora_shaping_limit_bytes": "supervisor",
         "remora_shaping_max_bytes": "supervisor",
         "remora_shaping_overridden": "supervisor",
+        "remora_shaping_scale_ratio": "supervisor",
+        "remora_shaping_unacked_bytes": "supervisor",
         "process_start_time_seconds": "supervisor",
         # Those of the process that is nearest to its limit, so that one divided by the other is the worst ratio.
         "process_max_fds": "nearest",
@@ -105,15 +109,21 @@ class MetricsPage:
                     key = (sample.name, tuple(sorted(sample.labels.items())))
                     counted[key] = sample.value
                     self._about[key] = (family.name, family.kind, family.text)
-                    before = self._exemplars.get(key)
-                    if sample.exemplar and (before is None or before.at < sample.exemplar.at):
+                    shown = self._exemplars.get(key)
+                    if sample.exemplar and (shown is None or shown.at < sample.exemplar.at):
                         self._exemplars[key] = sample.exemplar
         self._exported_at.update(dict.fromkeys(counted, now))
-        for key, value in self._counted.get(source, {}).items():
-            if counted.get(key, -1.0) < value:
+        before = self._counted.get(source, {})
+        anew = {self._series(key) for key, value in before.items() if counted.get(key, -1.0) < value}
+        for key, value in before.items() if anew else ():
+            if self._series(key) in anew:
                 self._retained[key] = self._retained.get(key, 0.0) + value
         self._families[source] = families
         self._counted[source] = counted
+
+    def _series(self, key: Key) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """What a sample is counted with: the buckets of a histogram, their number and sum begin anew together."""
+        return self._about[key][0], tuple(each for each in key[1] if each[0] != "le")
 
     def ended(self, source: str) -> None:
         """A worker has ended: what it had counted stays, its gauges go."""

@@ -45,6 +45,7 @@ class WorkersView:
         self._telemetry = telemetry
         self._alone = alone
         self._page = MetricsPage()
+        self._reading = asyncio.Lock()
 
     def ended(self, cookie: str) -> None:
         """A worker has ended; what it counted stays."""
@@ -74,6 +75,7 @@ class WorkersView:
             "ready_to_ingest": readiness.ready_to_ingest(host),
             "ready_to_deliver": readiness.ready_to_deliver(host),
             "draining": self.stops or self.drains,
+            "workers_wanted": self._workers,
             **merged_status(answers),
         }
 
@@ -116,7 +118,15 @@ class WorkersView:
         return {name: tuple(sorted(found[name])) for name in sorted(found)}
 
     async def metrics(self) -> list[Metric]:
-        """One page for all workers. Of one that does not answer in time, what it said last is shown."""
+        """One page for all workers. Of one that does not answer in time, what it said last is shown.
+
+        One reading at a time: were answers of two taken in another order than they were asked for, the older one would
+        look as though its worker had begun to count anew, and all that it had counted would be on the page twice.
+        """
+        async with self._reading:
+            return await self._read_metrics()
+
+    async def _read_metrics(self) -> list[Metric]:
         host, answers = await asyncio.gather(self._host(), self._ask("metrics"))
         self._telemetry.ready(readiness.ready(host).ok, readiness.ready_to_deliver(host).ok)
         now = asyncio.get_running_loop().time()

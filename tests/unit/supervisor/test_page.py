@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from remora.metrics import Telemetry
+from remora.model.traffic import Meter
 from remora.process.pipe import Family, Sample, families
 from remora.supervisor.page import GAUGES, RETAINED_S, SUPERVISOR, MetricsPage
 from support.telemetry import exercise
@@ -60,6 +61,26 @@ def test_a_topic_that_moves_takes_its_count_along() -> None:
     assert value(page, "c_total", topic="t") == 8
 
 
+def test_a_histogram_begins_anew_as_a_whole() -> None:
+    """Where a topic left a worker and came back between two looks, all of its histogram is added to what was counted
+    before, also those buckets that have more than they had: its buckets go on to be sums."""
+    page = MetricsPage()
+    for fast, slow in ((5, 0), (3, 4)):
+        samples = [
+            Sample("h_bucket", {"topic": "t", "le": "1.0"}, fast),
+            Sample("h_bucket", {"topic": "t", "le": "+Inf"}, fast + slow),
+            Sample("h_count", {"topic": "t"}, fast + slow),
+            Sample("h_sum", {"topic": "t"}, fast + 9 * slow),
+        ]
+        other = [Sample(each.name, each.labels | {"topic": "u"}, 1) for each in samples]
+        page.take("a", [Family("h", "histogram", "text", [*samples, *other])], 0.0)
+
+    assert value(page, "h_bucket", topic="t", le="1.0") == 8
+    assert value(page, "h_bucket", topic="t", le="+Inf") == value(page, "h_count", topic="t") == 12
+    assert value(page, "h_sum", topic="t") == 44
+    assert value(page, "h_count", topic="u") == 1
+
+
 def test_what_nobody_exports_any_more_is_forgotten() -> None:
     """A removed topic's series end, some time after the last worker knew it."""
     page = MetricsPage()
@@ -89,6 +110,7 @@ def test_a_silent_worker_keeps_its_counters_on_a_page_that_is_rarely_asked_for()
         ("remora_eligible_shards", 3),
         ("remora_backlog_oldest_age_seconds", 3),
         ("remora_store_connected", 2),
+        ("remora_spill_bound_ratio", 3),
         ("remora_ready", 100),
         ("process_resident_memory_bytes", 105),
     ],
@@ -101,6 +123,32 @@ def test_gauges_follow_their_meaning(name: str, seen: float) -> None:
     page.take("b", [gauge(name, 2)], 0.0)
 
     assert value(page, name) == seen
+
+
+def test_all_that_the_supervisor_says_of_shaping_is_on_the_page() -> None:
+    """Each gauge by scope that the supervisor sets has its value there."""
+    telemetry, page = Telemetry(), MetricsPage()
+    telemetry.shaping_level("uplink", "max", 7)
+    telemetry.shaping_scale("uplink", 0.5, 2048)
+    telemetry.shaping_meters({"uplink": {"max": Meter(1, 2, 3)}}, 0.001)
+    telemetry.shaping_overridden({"uplink": True})
+
+    page.take(SUPERVISOR, families(telemetry.registry), 0.0)
+
+    said = {
+        (each.name, tuple(sorted(each.labels.items()))): each.value
+        for family in families(telemetry.registry)
+        if family.kind == "gauge"
+        for each in family.samples
+        if "scope" in each.labels
+    }
+    shown = {
+        (each.name, tuple(sorted(each.labels.items()))): each.value
+        for metric in page.metrics(0.0)
+        for each in metric.samples
+    }
+    assert ("remora_shaping_scale_ratio", (("scope", "uplink"),)) in said
+    assert said.items() <= shown.items()
 
 
 def test_the_latest_exemplar_of_all_workers_is_on_the_page() -> None:
