@@ -221,6 +221,12 @@ async def test_what_only_workers_know_is_not_known_while_none_answers() -> None:
         assert await tab.texts("#problem-list li") == ["worker 1 does not answer"]
 
 
+async def test_a_worker_that_is_missing_is_counted() -> None:
+    """Of the workers that there are to be, the page says how many are ready, also while one is not there at all."""
+    async with showing(status(workers_wanted=2)) as (_, tab):
+        assert "1 of 2 ready" in await tab.texts("#summary dd")
+
+
 async def test_dead_letters_are_shown_as_long_as_they_are_stored() -> None:
     """Those that lie in the store from before a restart are counted, and are none of the events that arrived."""
     ledger = {"committed": 1, "pending": 0, "unaccounted": 0, "delivered": 0, "dead_lettered": 1}

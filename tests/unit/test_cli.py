@@ -416,6 +416,26 @@ def test_a_check_of_the_status_names_what_is_wrong() -> None:
     ]
 
 
+def test_a_check_of_the_status_names_what_page_and_alerts_do() -> None:
+    """A worker that is missing, and entries that are unaccounted for, are a line of the status and wrong; all workers
+    that there are to be, and books that are right, are no line. An earlier daemon does not say how many."""
+    shown = {
+        "version": "1", "ready": True, "reasons": [], "ready_to_deliver": {}, "ingest": "", "shards": [],
+        "store": {"description": "files", "connected": True, "state": "", "damaged": []},
+        "workers": [{"number": 1, "answers": True}],
+        "topics": [{"topic": "a", "ledger": {"unaccounted": 0}}, {"topic": "b", "ledger": None}],
+    }  # fmt: skip
+    lost = {"workers_wanted": 2, "topics": [{"topic": "a", "ledger": {"unaccounted": 3}}]}
+    missing = "1 of 2 workers run; the log says why others do not"
+    unaccounted = "ledger: topic a: 3 entries unaccounted for; `remora ledger` says where"
+
+    for well in (shown, shown | {"workers_wanted": 1}):
+        assert what_is_wrong(well) == []
+        assert len(status_lines(well)) == 3
+    assert what_is_wrong(shown | lost) == [missing, unaccounted]
+    assert status_lines(shown | lost)[3:] == [f"workers: {missing}", unaccounted]
+
+
 def test_a_status_of_queues_with_little_room() -> None:
     """A topic has a line where its worst queue is full within a day, or by a leak, which one command gives back."""
     soon = {"advice": "full in 3 h at its present growth", "leaks": False}

@@ -72,6 +72,12 @@ def silence_lines(shown: Mapping[str, Any], what: str) -> list[str]:
     return [f"{len(silent)} of {len(workers)} workers {do} not answer: {their} {what} are not known"]
 
 
+def _missing_lines(shown: Mapping[str, Any]) -> list[str]:
+    """That fewer workers run than there are to be; a daemon of an earlier release does not say how many these are."""
+    there, wanted = len(shown["workers"]), shown.get("workers_wanted", 0)
+    return [f"{there} of {wanted} workers run; the log says why others do not"] if there < wanted else []
+
+
 def status_lines(shown: dict[str, Any]) -> list[str]:
     """What a status says of the daemon as a whole."""
     store, where = shown["store"], f" on {shown['host']}" if shown.get("host") else ""
@@ -81,9 +87,11 @@ def status_lines(shown: dict[str, Any]) -> list[str]:
         f"store: {store['description'] if store['connected'] else store['state']}",
         *(f"damaged: {each}" for each in store["damaged"]),
         f"ingest: {'not known' if shown['ingest'] is None else shown['ingest'] or 'off'}",
+        *(f"workers: {each}" for each in _missing_lines(shown)),
         *(f"workers: {each}" for each in silence_lines(shown, "queues, topics and failures")),
         *(f"held: topic {each['topic']} is {each['text']}" for each in shown.get("holds", ())),
         *_letter_lines(shown),
+        *unaccounted_lines(shown.get("topics", ())),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
         *(f"slow: {each}" for each in shown.get("slow", ())),
     ]
@@ -96,9 +104,11 @@ def what_is_wrong(shown: dict[str, Any]) -> list[str]:
         *(f"not ready: {each}" for each in shown["reasons"] if not shown["ready"]),
         *(f"damaged: {each}" for each in shown["store"]["damaged"]),
         *(f"delivery: {each}" for each in _only_of_delivery(shown)),
+        *_missing_lines(shown),
         *(f"worker {each['number']} does not answer" for each in shown["workers"] if not each["answers"]),
         *(f"{topics}: {state}: {said}" for topics, state, *_, said in status_rows(failing, shown["shards"])),
         *room_lines(each for each in shown["topics"] if (each.get("room") or {}).get("leaks")),
+        *unaccounted_lines(shown["topics"]),
     ]
 
 
@@ -127,6 +137,16 @@ def _only_of_delivery(shown: dict[str, Any]) -> list[str]:
     """Why nothing is delivered, where the daemon is ready in other respects."""
     reasons = shown.get("ready_to_deliver", {}).get("reasons", [])
     return [each for each in reasons if each not in shown["reasons"]]
+
+
+def unaccounted_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
+    """The topics of which entries are unaccounted for."""
+    lost = [(each["topic"], (each.get("ledger") or {}).get("unaccounted")) for each in topics]
+    return [
+        f"ledger: topic {topic}: {several(count, 'entry', 'entries')} unaccounted for; `remora ledger` says where"
+        for topic, count in lost
+        if count
+    ]
 
 
 def room_lines(topics: Iterable[dict[str, Any]]) -> list[str]:

@@ -227,7 +227,7 @@ function drawSummary(status, all) {
   const rate = [...view.rates.values()].reduce((total, each) => total + each, 0);
   const shown = {
     Store: status.store.connected ? status.store.description : status.store.state,
-    Workers: `${status.workers.filter((each) => each.ready).length} of ${status.workers.length} ready`,
+    Workers: `${status.workers.filter((each) => each.ready).length} of ${status.workers_wanted ?? status.workers.length} ready`,
     Queues: silent ? UNKNOWN : `${count(status.shards.length)} held`,
     Waiting: !silent && (looked.length || !all.length)
       ? (looked.length < all.filter(({ state }) => state).length ? "at least " : "")
