@@ -162,6 +162,46 @@ def test_alerts_fire_while_the_budget_burns(tmp_path: Path) -> None:
     promtool("test", "rules", str(cases))
 
 
+@pytest.mark.parametrize("topic", ["\U0001f680", "{{ fail }}", "{{ $labels.severity }}", "\\ud83d\\ude80", 'a"\\\n{{{'])
+def test_rules_take_every_name_of_a_topic_as_it_is(topic: str, tmp_path: Path) -> None:
+    """A topic's name with what YAML, PromQL or templates would read otherwise, which S3 users of older gateways may
+    choose, costs no rule, and its alert has it."""
+    rules = tmp_path / "rules.yml"
+    rules.write_text("\n".join(rule_lines({topic: parse_objective("99% < 5s over 28d")})) + "\n")
+    count = {"topic": topic}
+    of_topic = "{topic=" + json.dumps(topic, ensure_ascii=False) + "}"
+    late = {"series": f"remora_event_age_seconds_count{of_topic}", "values": "0+1000x90"}
+    good = {
+        "series": f'remora_event_age_seconds_bucket{of_topic[:-1]},le="5.0"}}',
+        "values": "0+500x90",
+    }
+    labels = {"severity": "critical", "window": "1h", **count}
+    texts = {
+        "summary": f"topic {topic} burns the budget of its service level, 99% < 5s over 28d",
+        "description": "50% of its events of 1h were later than 5s.",
+        "runbook_url": "docs/slo.md#remorasloburns",
+    }
+    fires = [{"exp_labels": labels, "exp_annotations": texts}]
+    others = [
+        {
+            "exp_labels": labels | {"severity": severity, "window": window},
+            "exp_annotations": texts | {"description": f"50% of its events of {window} were later than 5s."},
+        }
+        for severity, window in (("critical", "6h"), ("warning", "1d"), ("warning", "3d"))
+    ]
+    case = {
+        "interval": "1m",
+        "input_series": [late, good],
+        "alert_rule_test": [{"eval_time": "80m", "alertname": "RemoraSloBurns", "exp_alerts": fires + others}],
+    }
+    cases = tmp_path / "cases.yml"
+    cases.write_text(
+        json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [case]}, ensure_ascii=False)
+    )
+
+    promtool("test", "rules", str(cases))
+
+
 def test_the_budget_left_is_that_of_the_topics_own_series() -> None:
     """Events up to the bound are good, later ones and dead letters are not; a topic without a series of its own has no
     figures; and two workers' are added up."""

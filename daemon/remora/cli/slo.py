@@ -131,8 +131,8 @@ def rule_lines(objectives: dict[str, Objective]) -> Iterator[str]:
 
 def late(topic: str, objective: Objective, window: str) -> str:
     """The part of a topic's events that arrived late, or became dead letters, in a window; nothing without events."""
-    of_topic = f"topic={json.dumps(topic)}"
-    le = json.dumps(floatToGoString(objective.bound_s))  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated
+    of_topic = f"topic={_quoted(topic)}"
+    le = _quoted(floatToGoString(objective.bound_s))  # type: ignore[no-untyped-call]  # prometheus-client leaves it unannotated
     arrived = f"sum(rate(remora_event_age_seconds_count{{{of_topic}}}[{window}]))"
     good = f"sum(rate(remora_event_age_seconds_bucket{{{of_topic},le={le}}}[{window}]))"
     parked = f"(sum(rate(remora_parked_entries_total{{{of_topic}}}[{window}])) or vector(0))"
@@ -141,26 +141,37 @@ def late(topic: str, objective: Objective, window: str) -> str:
 
 def _rule(name: str, expr: str, topic: str) -> Iterator[str]:
     yield f"      - record: {name}"
-    yield f"        expr: {json.dumps(expr)}"
+    yield f"        expr: {_quoted(expr)}"
     yield "        labels:"
-    yield f"          topic: {json.dumps(topic)}"
+    yield f"          topic: {_quoted(topic)}"
 
 
 def _alert(topic: str, objective: Objective, burn: BurnRate) -> Iterator[str]:
-    of_topic = f"{{topic={json.dumps(topic)}}}"
+    of_topic = f"{{topic={_quoted(topic)}}}"
     above = [f"remora_slo:late:ratio_rate{each}{of_topic} > {burn.threshold:g}" for each in (burn.long, burn.short)]
     within = duration_text(objective.bound_s)
     texts = {
-        "summary": f"topic {topic} burns the budget of its service level, {objective}",
+        "summary": f"topic {_literal(topic)} burns the budget of its service level, {objective}",
         "description": f"{{{{ $value | humanizePercentage }}}} of its events of {burn.long} were later than {within}.",
         "runbook_url": RUNBOOK,
     }
     yield "      - alert: RemoraSloBurns"
-    yield f"        expr: {json.dumps(' and '.join(above))}"
+    yield f"        expr: {_quoted(' and '.join(above))}"
     yield "        labels:"
-    yield f"          topic: {json.dumps(topic)}"
+    yield f"          topic: {_quoted(_literal(topic))}"
     yield f"          severity: {burn.severity}"
     yield f"          window: {burn.long}"
     yield "        annotations:"
     for name, text in texts.items():
-        yield f"          {name}: {json.dumps(text)}"
+        yield f"          {name}: {_quoted(text)}"
+
+
+def _literal(text: str) -> str:
+    """The text for labels and annotations of alerts, which Prometheus takes for templates: any S3 user names topics."""
+    return text.replace("{{", '{{ "{{" }}')
+
+
+def _quoted(text: str) -> str:
+    """The text in quotes, as YAML and PromQL both read it: neither knows JSON's pairs of surrogates."""
+    escaped = (f"\\U{ord(each):08x}" if each > "\uffff" else json.dumps(each)[1:-1] for each in text)
+    return f'"{"".join(escaped)}"'
