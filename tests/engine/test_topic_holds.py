@@ -12,6 +12,7 @@ from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import START_S, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
+from remora.metrics import Telemetry
 from remora.model.errors import EndpointUnavailable, StoreUnavailable
 from remora.model.topic import Delivery, Topic, TopicHold
 from remora.policy.status.condition import State
@@ -174,6 +175,34 @@ async def test_a_failing_topic_is_held_at_once() -> None:
         endpoint.opening = lambda _: None
         await store.set_hold(topic, None)
         await drained(store, within_s=3)
+
+
+@in_virtual_time
+async def test_what_fails_after_a_hold_has_failed_since_then() -> None:
+    """A topic that failed before it was held, and does so again when it is resumed, has failed since that moment, as
+    often as since then: in its state as in its metric."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    telemetry = Telemetry(clock=asyncio.get_running_loop().time)
+    endpoint.opening = lambda _: EndpointUnavailable("no broker")
+    store.make("t", raw_entry("k", 0))
+    store.metadata["t"] = topic = a_topic()
+
+    async with running(worker := a_worker(store, endpoint, telemetry=telemetry)):
+        await asyncio.sleep(120)
+        await store.set_hold(topic, HELD)
+        await until(lambda: worker.shards[0].state is State.HELD, within_s=3)
+        await asyncio.sleep(300)
+        assert (worker.shards[0].failures, worker.shards[0].failing_s) == (0, None)
+        await store.set_hold(topic, None)
+        await until(lambda: worker.shards[0].state is State.RETRYING, within_s=5)
+        await asyncio.sleep(60)
+
+        (status,) = worker.shards
+        assert 59 < status.since_s < 70
+        assert status.failing_s == status.since_s
+        assert telemetry.registry.get_sample_value("remora_topic_failing_seconds", {"topic": "t"}) == pytest.approx(
+            status.since_s, abs=1
+        )
 
 
 @in_virtual_time

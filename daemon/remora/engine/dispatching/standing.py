@@ -104,8 +104,9 @@ class Standing:
         self._telemetry.emptied(self._said_of, self._queue)
 
     def held(self, why: str) -> None:
-        """An operator holds the topic: nothing is tried, so nothing fails."""
+        """An operator holds the topic: nothing is tried, so nothing fails; what fails later fails since then."""
         self.enter(State.HELD, why)
+        self._ended()
         self._telemetry.left(self._said_of, self._queue)
 
     def recovered(self) -> None:
