@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from io import BytesIO
 
 import pytest
 
+from remora_pipeline.replay.prepare import sources
 from remora_pipeline.replay.prepare.column_map import Mapping
 from remora_pipeline.replay.prepare.entry import Dropped, FormatContext, Outcome, Write
-from remora_pipeline.replay.prepare.formats import FORMATS, detect, s3_access
+from remora_pipeline.replay.prepare.formats import FORMATS, detect, rgw_ops, s3_access
 
 
 def only(outcomes: Sequence[Outcome]) -> Write:
@@ -80,3 +82,127 @@ def test_operations_of_soap(operation: str, op: str) -> None:
     assert (write.op, write.key) == (op, "a b")
     assert s3_access.parse(s3("a", '"POST /soap HTTP/1.1"', "SOAP.GetObject")) == (Dropped("a read"),)
     assert detect(s3("-", '"POST /soap HTTP/1.1"', "SOAP.CreateBucket").encode(), "x", Mapping()).name == "s3-access"
+
+
+# ------------------------------------------------------------------------------------ CloudTrail
+
+
+def trail(**changes: object) -> dict[str, object]:
+    event: dict[str, object] = {
+        "eventTime": "2026-11-21T02:14:07Z",
+        "eventSource": "s3.amazonaws.com",
+        "eventName": "PutObject",
+        "requestParameters": {"bucketName": "photos", "key": "a"},
+        "eventID": "e-1",
+        "eventCategory": "Data",
+    }
+    return event | changes
+
+
+def test_an_event_that_two_accounts_are_told() -> None:
+    """Owner and user of a bucket have an event of one action each, whose ids differ: it is one request."""
+    shared = "s-1"
+    other_key = {"bucketName": "photos", "key": "b"}
+    events = [
+        trail(eventID="e-1", sharedEventID=shared),
+        trail(eventID="e-2", sharedEventID=shared),
+        trail(eventID="e-3", sharedEventID=shared, requestParameters=other_key),
+    ]
+
+    first, second, third = (only(outcomes("cloudtrail", json.dumps({"Records": [each]}))).request for each in events)
+
+    assert first == second != third
+
+
+@pytest.mark.parametrize(
+    ("named", "arns", "bucket"),
+    [
+        ("arn:aws:s3:eu-north-1:111:accesspoint/ap", ["arn:aws:s3:::photos/a", "arn:aws:s3:::photos"], "photos"),
+        ("arn:aws:s3:eu-north-1:111:accesspoint/ap", ["arn:aws:s3:::x", "arn:aws:s3:::y"], None),
+        ("arn:aws:s3:eu-north-1:111:accesspoint/ap", None, None),
+        ("photos", ["arn:aws:s3:::other"], "photos"),
+    ],
+)
+def test_the_bucket_behind_an_access_point(named: str, arns: list[str] | None, bucket: str | None) -> None:
+    """A request through an access point is one for the bucket that its event has among the resources."""
+    resources = None if arns is None else [{"type": "AWS::S3", "ARN": arn} for arn in arns]
+    event = trail(requestParameters={"bucketName": named, "key": "a"}, resources=resources)
+
+    assert only(outcomes("cloudtrail", json.dumps(event))).bucket == (bucket or named)
+
+
+# ------------------------------------------------------------------------------------ radosgw's ops log
+
+
+def ops(key: str, uri: str | None = None, **changes: object) -> str:
+    entry: dict[str, object] = {
+        "bucket": "photos",
+        "time": "2026-11-21T02:14:07.482913Z",
+        "operation": "put_obj",
+        "uri": f"{uri or f'PUT /photos/{key}'} HTTP/1.1",
+        "http_status": "200",
+        "object_size": 7,
+        "total_time": 61,
+        "user_agent": "x",
+        "trans_id": key,
+    }
+    return json.dumps(entry | changes)
+
+
+@pytest.mark.parametrize(
+    ("uri", "bucket"),
+    [
+        ("POST /photos/", "photos"),
+        ("POST /photos", "photos"),
+        ("POST /", "photos"),
+        ("POST /acme:photos", "acme/photos"),
+        ("POST /acme%3Aphotos/", "acme/photos"),
+    ],
+)
+def test_an_upload_by_form_makes_no_object_that_is_called_like_its_bucket(uri: str, bucket: str) -> None:
+    """A form is sent to its bucket, with a slash or a tenant or without: neither is the key of what it uploads."""
+    line = ops("x", uri, operation="post_obj", bucket=bucket)
+
+    assert told(rgw_ops.parse(line)) == ["an upload by form, whose key is not in the log"]
+
+
+@pytest.mark.parametrize("key", ["photos", "photos/"])
+def test_an_object_that_is_called_like_its_bucket(key: str) -> None:
+    """Where the bucket is in the host, the whole path of a put or delete is the key, also where it is as the bucket."""
+    assert only(rgw_ops.parse(ops("x", f"PUT /{key}"))).key == key
+    assert only(rgw_ops.parse(ops("x", f"DELETE /{key}", operation="delete_obj"))).key == key
+
+
+def test_a_delete_of_several_objects_that_names_none() -> None:
+    """A request that deleted nothing is a line as well, and is counted."""
+    line = ops("x", "POST /photos?delete", operation="multi_object_delete", op_data={"num_ok": 0, "objects": []})
+
+    assert told(rgw_ops.parse(line)) == ["no event"]
+
+
+A, B, C = (ops(key) for key in "abc")
+
+
+@pytest.mark.parametrize("cut", [10, 60, 150, -12, -2])
+@pytest.mark.parametrize(
+    ("behind", "found"),
+    [
+        (f"{B}\n{C}", ["malformed", "b", "c"]),
+        (f"[{B},\n{C},\n", ["malformed", "b", "c"]),
+        (f"{B}{C}\n{A}", ["malformed", "b", "c", "a"]),
+        (f"{B}", ["malformed", "b"]),
+    ],
+)
+def test_what_a_log_has_behind_an_entry_that_was_cut(cut: int, behind: str, found: list[str]) -> None:
+    """A gateway that was killed amid a line goes on in it when it is back, which costs that one entry."""
+    text = f"{C}\n{A[:cut]}{behind}"
+
+    assert told(outcomes("rgw-ops", text)) == ["c", *found]
+    assert told(outcomes("rgw-ops", text.replace(f"{C}\n", C))) == ["c", *found]
+
+
+def test_an_event_of_cloudtrail_behind_one_that_was_cut() -> None:
+    """The same holds for events of CloudTrail that stand one on a line."""
+    first, second = json.dumps(trail()), json.dumps(trail(requestParameters={"bucketName": "photos", "key": "b"}))
+
+    assert told(outcomes("cloudtrail", f"{first}\n{first[:50]}{second}\n{first}")) == ["a", "malformed", "b", "a"]
