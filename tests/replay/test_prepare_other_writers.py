@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from io import BytesIO
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from remora_pipeline.replay.prepare import sources
@@ -206,3 +208,53 @@ def test_an_event_of_cloudtrail_behind_one_that_was_cut() -> None:
     first, second = json.dumps(trail()), json.dumps(trail(requestParameters={"bucketName": "photos", "key": "b"}))
 
     assert told(outcomes("cloudtrail", f"{first}\n{first[:50]}{second}\n{first}")) == ["a", "malformed", "b", "a"]
+
+
+# ------------------------------------------------------------------------------------ IBM's traces
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "size"),
+    [
+        ("7 REST.PUT.OBJECT d363d3fbdc0b03 1168", "d363d3fbdc0b03", 1168),
+        ("7 REST.PUT.OBJECT 5D363d3fbdc0b0ff 1168 0", "5D363d3fbdc0b0ff", 1168),
+        ("7\tREST.PUT.OBJECT\t95d363d3fbdc0b03\t1168\t0\t1167", "95d363d3fbdc0b03", 1168),
+        ("7  REST.PUT.OBJECT  95d363d3fbdc0b03  1168 ", "95d363d3fbdc0b03", 1168),
+        ("7 REST.PUT.OBJECT 95d363d3fbdc0b03", "95d363d3fbdc0b03", None),
+    ],
+)
+def test_fields_of_an_ibm_trace(line: str, key: str, size: int | None) -> None:
+    """Three to six fields are apart by blanks or tabs, and an object's number may lack its zeros in front."""
+    write = only(outcomes("ibm-cos", line))
+
+    assert (write.ts_us, write.key, write.size) == (7_000, key, size)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "7 REST.PUT.OBJECT 95d363d3fbdc0b031 5",
+        "7 REST.PUT.OBJECT 95d363d3fbdc0b03 -1",
+        "7 REST.PUT.OBJECT 95d363d3fbdc0b03 5 0 1 2",
+        f"7 REST.PUT.OBJECT 95d363d3fbdc0b03 {'9' * 20}",
+        "7 REST.PUT.OBJECT",
+    ],
+)
+def test_what_is_no_line_of_an_ibm_trace(line: str) -> None:
+    """More fields, a longer number and a size that is none are of no such trace."""
+    assert told(outcomes("ibm-cos", line)) == ["malformed"]
+
+
+# ------------------------------------------------------------------------------------ files
+
+
+def test_a_file_of_zstd_that_begins_with_a_frame_to_pass_over(tmp_path: Path) -> None:
+    """Programs that compress side by side write such frames between others, and before the first one."""
+    skipped = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
+    packed = [pa.compress(text, codec="zstd", asbytes=True) for text in (b"a\n", b"b\n")]
+    path = tmp_path / "a.zst"
+    path.write_bytes(b"".join(skipped + each for each in packed))
+
+    (file,) = sources.found([path])
+    with sources.opened(file.path, file.compression) as stream:
+        assert stream.read() == b"a\nb\n"
