@@ -14,6 +14,7 @@ from remora_pipeline.replay.prepare import sources
 from remora_pipeline.replay.prepare.column_map import Mapping
 from remora_pipeline.replay.prepare.entry import Dropped, FormatContext, Outcome, Write
 from remora_pipeline.replay.prepare.formats import FORMATS, detect, rgw_ops, s3_access
+from remora_pipeline.replay.prepare.tables import moment_us
 
 
 def only(outcomes: Sequence[Outcome]) -> Write:
@@ -243,6 +244,72 @@ def test_fields_of_an_ibm_trace(line: str, key: str, size: int | None) -> None:
 def test_what_is_no_line_of_an_ibm_trace(line: str) -> None:
     """More fields, a longer number and a size that is none are of no such trace."""
     assert told(outcomes("ibm-cos", line)) == ["malformed"]
+
+
+# ------------------------------------------------------------------------------------ tables
+
+SECOND = 1_795_227_247_000_000
+
+
+def of_table(text: str, **mapping: str) -> list[Outcome]:
+    return outcomes("csv", text, FormatContext("a.csv", "b", Mapping(**mapping)))  # type: ignore[arg-type]  # no op_map
+
+
+def test_a_table_with_blanks_behind_its_commas() -> None:
+    """Where each name of a header has a blank in front of it, so have the cells, and it belongs to none of them."""
+    text = f'ts_us, op, bucket, key, size\n{SECOND}, PUT, b, "a, b", 5\n{SECOND}, DELETE, b, a b,\n'
+
+    assert [each[2:6] for each in of_table(text)] == [("PUT", "b", "a, b", 5), ("DELETE", "b", "a b", None)]
+    assert detect(text.encode(), "x", Mapping()).name == "csv"
+
+
+def test_a_key_keeps_the_blanks_in_front_of_it() -> None:
+    """In a table whose header has no blanks they are the key's."""
+    assert told(of_table(f"ts_us,op,key\n{SECOND},PUT, a \n{SECOND}, put ,b\n")) == [" a ", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("1795227247", "s"),
+        ("1.795227247e9", "s"),
+        ("1.795227247E+15", "us"),
+        ("1795227247000000.0", "us"),
+        ("2026-11-21 02:14:07 UTC", "iso"),
+        ("2026-11-21 02:14:07.000 UTC", "iso"),
+        ("2026-11-21 02:14:07.000000123 +0000 UTC", "iso"),
+        ("2026-11-21T02:14:07z", "iso"),
+        ("2026-11-21 02:14:07 GMT", "iso"),
+    ],
+)
+def test_times_as_programs_write_them(text: str, unit: str) -> None:
+    """Numbers with an exponent, and times whose zone is called UTC, are times."""
+    (write,) = of_table(f"when,op,key\n{text},PUT,a\n", ts_col="when", ts_unit=unit)
+
+    assert isinstance(write, Write)
+    assert write.ts_us == SECOND
+
+
+@pytest.mark.parametrize("us", range(360_760, 360_770))
+def test_a_time_that_is_a_float_keeps_its_microseconds(us: int) -> None:
+    """A float of seconds is the number that it stands for, and not the next one below."""
+    assert moment_us((SECOND + us) / 1e6, "s") == SECOND + us
+
+
+@pytest.mark.parametrize("size", ["", "-", "NaN", "nan", "NULL", "None", "NA", "\\N", " "])
+def test_a_size_that_a_table_does_not_know(size: str) -> None:
+    """What programs write for nothing is an unknown size, and costs no event."""
+    (write,) = of_table(f"ts_us,op,key,size\n{SECOND},PUT,a,{size}\n")
+
+    assert isinstance(write, Write)
+    assert write.size is None
+
+
+def test_a_delete_of_a_table_needs_no_size() -> None:
+    """A delete is an event whatever stands in the column of sizes."""
+    (write,) = of_table(f"ts_us,op,key,size\n{SECOND},DELETE,a,-1x\n")
+
+    assert isinstance(write, Write)
 
 
 # ------------------------------------------------------------------------------------ files
