@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remora_pipeline.replay.prepare import sources
 from remora_pipeline.replay.prepare.column_map import Mapping
@@ -325,3 +327,29 @@ def test_a_file_of_zstd_that_begins_with_a_frame_to_pass_over(tmp_path: Path) ->
     (file,) = sources.found([path])
     with sources.opened(file.path, file.compression) as stream:
         assert stream.read() == b"a\nb\n"
+
+
+JOURNAL = "owner1 media [20/Nov/2026:08:00:02 +0000] REST.PUT.OBJECT a b 100 - abc"
+STANDARD = (
+    'owner1 media [20/Nov/2026:08:00:02 +0000] 192.0.2.7 alice r1.1.1 REST.PUT.OBJECT a "PUT /media/a HTTP/1.1" 200'
+    ' - 9 7 - 5ms - "boto3/1" - - SigV4 - AuthHeader host - - Yes'
+)
+_WHOLE = (A, s3("a", '"PUT /a HTTP/1.1"'), JOURNAL, STANDARD, "7 REST.PUT.OBJECT 95d363d3fbdc0b03 5")
+_PIECES = st.sampled_from(_WHOLE) | st.builds(lambda line, end: line[:end], st.sampled_from(_WHOLE), st.integers(0, 90))
+_LINES = st.lists(
+    st.lists(_PIECES | st.sampled_from(["", " ", "{", "}", '"', "[", "\0"]) | st.text(), max_size=3).map("".join)
+)
+
+
+@given(_LINES)
+@pytest.mark.parametrize("name", ["s3-access", "rgw-ops", "rgw-journal", "rgw-standard", "ibm-cos"])
+def test_every_line_is_accounted_for(name: str, lines: list[str]) -> None:
+    """Whatever stands on the lines of a log, whole or cut, each is a write, or counted with a reason."""
+    data = "\n".join(lines).encode("utf-8", "surrogatepass")
+
+    found = list(FORMATS[name].records(BytesIO(data), FormatContext("a.log")))
+
+    assert all(each.outcomes for each in found)
+    assert [each.line for each in found] == sorted({each.line for each in found})
+    if name not in ("rgw-ops", "rgw-journal", "rgw-standard"):  # of these a record may take several lines
+        assert len(found) == data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
