@@ -25,6 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _NO_TIME, _LEAP = timedelta(0), timedelta(seconds=1)
 _LEAP_SECOND = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:)60(?!\d)", re.ASCII)
+_UTC = re.compile(r"(.*?\d)(?: ?\+00:?00)?(?: UTC| GMT|z)", re.ASCII)
 # Not strptime, whose %b goes by the locale.
 _NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: month for month, name in enumerate(_NAMES, start=1)}
@@ -154,11 +155,13 @@ def clf_us(text: str) -> int:
 def iso_us(text: str) -> int:
     """Microseconds of an ISO 8601 time, UTC where it names no zone, finer digits cut off; raises ValueError.
 
-    A leap second is the one behind it, as clocks of computers have it.
+    A leap second is the one behind it, as clocks of computers have it. The zone may be called UTC, as databases write.
     """
     try:
         moment, leap = datetime.fromisoformat(text), _NO_TIME
     except ValueError:
+        if (named := _UTC.fullmatch(text)) is not None:
+            return iso_us(named[1])
         if (found := _LEAP_SECOND.match(text)) is None:
             raise
         moment, leap = datetime.fromisoformat(f"{found[1]}59{text[found.end() :]}"), _LEAP

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 from remora_pipeline.replay.prepare.entry import FoundLine, Outcome, is_malformed, malformed
 from remora_pipeline.replay.prepare.lines import BLANK, TOO_LONG, is_blank
@@ -13,6 +14,8 @@ MOST_LINES = 100_000
 
 _MARK = re.compile(r'["{}]|\\.', re.DOTALL)
 _BETWEEN = re.compile(r"[\s,\[\]]*")
+_BEGIN = re.compile(r'\{"')
+_MOST_TRIED, _MOST_LOOKED_AT = 16, 1 << 20
 _NO_OBJECT = malformed("not an object of JSON")
 
 Parse = Callable[[str], Sequence[Outcome]]
@@ -94,10 +97,14 @@ class _Part:
     def _look_between(self, text: str) -> None:
         self._has_other = self._has_other or _BETWEEN.fullmatch(text) is None
 
+    def outcomes(self, parse: Parse) -> list[Outcome]:
+        """What the objects say that are whole."""
+        return [outcome for each in self._whole for outcome in parse(each)]
+
     def found(self, parse: Parse) -> FoundLine:
         """What all objects say; then it begins anew."""
         line, text = self.lines[0][0], "\n".join(text for _, text in self.lines)
-        outcomes = [outcome for each in self._whole for outcome in parse(each)]
+        outcomes = self.outcomes(parse)
         if self._has_other or not self._whole:
             # One that `parse` knows better: it has the reason of its format.
             outcomes += parse(text) if len(self.lines) == 1 and not self._whole else [_NO_OBJECT]
@@ -106,8 +113,21 @@ class _Part:
 
     def given_up(self, parse: Parse) -> Iterator[FoundLine]:
         """The objects that are whole, and each of the lines as none of an object; then it begins anew."""
-        whole = [outcome for each in self._whole for outcome in parse(each)]
+        whole = self.outcomes(parse)
+        begun = len(self.lines[0][1]) - len(self._begun[0]) if len(self.lines) == 1 and self._begun else 0
         for line, text in self.lines:
-            yield FoundLine(line, (*whole, BLANK if is_blank(text) else _NO_OBJECT), text)
-            whole = []
+            behind = _behind_cut(text[begun:], parse)
+            yield FoundLine(line, (*whole, BLANK if is_blank(text) else _NO_OBJECT, *behind), text)
+            whole, begun = [], 0
         self.__init__()  # type: ignore[misc]  # nothing is left of what was
+
+
+def _behind_cut(text: str, parse: Parse) -> Sequence[Outcome]:
+    """What the objects say that stand behind one that was cut: so goes on a log whose writer was killed."""
+    for begin in islice(_BEGIN.finditer(text[:_MOST_LOOKED_AT], 1), _MOST_TRIED):
+        part = _Part()
+        part.add(0, text[begin.start() : begin.start() + _MOST_LOOKED_AT])
+        outcomes = part.outcomes(parse)
+        if outcomes and not any(map(is_malformed, outcomes)):
+            return outcomes
+    return ()

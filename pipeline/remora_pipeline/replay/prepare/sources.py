@@ -20,7 +20,12 @@ from remora_pipeline.replay.prepare.streams import LOOKED_AT_BYTES, as_utf8, unc
 
 PIECE_BYTES = 32 << 20
 HEAD_BYTES = 256 << 10
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    **{bytes((first, 0x2A, 0x4D, 0x18)): "zstd" for first in range(0x50, 0x60)},  # a frame to pass over, as of pzstd
+    b"BZh": "bz2",
+}
 _OTHERS = {
     b"\xfd7zXZ\0": (0, "xz"),
     b"PK\x03\x04": (0, "zip"),

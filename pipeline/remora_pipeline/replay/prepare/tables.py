@@ -6,11 +6,11 @@ import csv
 import io
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,10 +29,14 @@ from remora_pipeline.replay.prepare.entry import (
     write,
 )
 from remora_pipeline.replay.prepare.lines import MOST_LINE_BYTES
+from remora_pipeline.replay.shape import DELETE
 
 DELIMITERS = ",\t;|"
 PARQUET_MAGIC = b"PAR1"
-_NUMBER = re.compile(r"-?\d{1,20}(?:\.\d{1,12})?", re.ASCII)
+_NUMBER = re.compile(r"-?\d{1,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+_UNKNOWN = ("", "-", "nan", "null", "none", "na", "n/a", "\\n")
+"""How tables write a size that nobody knows, in small letters."""
+
 _ROWS = 8_192
 _MOST_ROW_LINES = 256
 """A row with more lines is not looked for."""
@@ -58,7 +62,7 @@ class _TableRow:
             bucket = self.source.bucket or _text(values[cells.bucket or ""])
         except UnicodeDecodeError:
             return Dropped(NOT_UTF8)
-        op = operation(word, self.source.mapping.op_map)
+        op = operation(word, self.source.mapping.op_map) or operation(word.strip(), self.source.mapping.op_map)
         if op is None:
             return malformed(f"unknown operation {word[:20]}; --op-map says what it means")
         if op in READS:
@@ -68,7 +72,7 @@ class _TableRow:
         except (ValueError, ArithmeticError):
             return malformed(f"column {cells.ts} is not a time" + (f" in {cells.ts_unit}" if cells.ts_unit else ""))
         try:
-            size = _count(values[cells.size]) if cells.size else None
+            size = _count(values[cells.size]) if cells.size and op != DELETE else None
         except (ValueError, ArithmeticError, TypeError):
             return malformed(f"column {cells.size} is not a number of bytes")
         return write(ts_us, op, bucket, key, size)
@@ -79,11 +83,11 @@ def csv_records(stream: BinaryIO, source: FormatContext) -> Iterator[FoundLine]:
     text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
     lines = _bounded(text)
     try:
-        header, delimiter = csv_header(next(lines, "").removeprefix("\ufeff"))
-        if len(set(header)) < len(header):
+        header = csv_header(next(lines, "").removeprefix("\ufeff"))
+        if len(set(header.names)) < len(header.names):
             raise ReplayRefused(f"{source.name}:1: the header has a column twice")
-        named = columns(source.mapping, header, f"{source.name}:1", bucket=source.bucket, has_times=False)
-        yield from _csv_rows(lines, _TableRow(named, source), header, delimiter)
+        named = columns(source.mapping, header.names, f"{source.name}:1", bucket=source.bucket, has_times=False)
+        yield from _csv_rows(lines, _TableRow(named, source), header)
     finally:
         text.detach()
 
@@ -97,7 +101,7 @@ def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _csv_rows(lines: Iterator[str], row: _TableRow, header: Sequence[str], delimiter: str) -> Iterator[FoundLine]:
+def _csv_rows(lines: Iterator[str], row: _TableRow, header: CsvHeader) -> Iterator[FoundLine]:
     """The rows behind the header, each with the line it begins at.
 
     A quote that is never closed costs its own line only: those behind it are read anew.
@@ -108,43 +112,57 @@ def _csv_rows(lines: Iterator[str], row: _TableRow, header: Sequence[str], delim
         taken = [each] if (each := ahead.popleft() if ahead else next(lines, None)) is not None else []
         if not taken:
             return
-        cells = _row(taken, delimiter)
+        cells = _row(taken, header)
         while cells is None and len(taken) < _MOST_ROW_LINES:
             if (each := ahead.popleft() if ahead else next(lines, None)) is None:
                 break
             taken.append(each)
-            cells = _row(taken, delimiter)
-        if len(taken) > 1 and (cells is None or len(cells) != len(header)):
+            cells = _row(taken, header)
+        if len(taken) > 1 and (cells is None or len(cells) != len(header.names)):
             ahead.extendleft(reversed(taken[1:]))
             cells, taken = None, taken[:1]
-        outcome = malformed("not CSV") if cells is None else _csv_outcome(row, header, cells)
-        yield FoundLine(line, (outcome,), delimiter.join(cells or ()) or taken[0].rstrip("\r\n"))
+        outcome = malformed("not CSV") if cells is None else _csv_outcome(row, header.names, cells)
+        yield FoundLine(line, (outcome,), header.delimiter.join(cells or ()) or taken[0].rstrip("\r\n"))
         line += len(taken)
 
 
-def _row(lines: Sequence[str], delimiter: str) -> Sequence[str] | None:
+def _row(lines: Sequence[str], header: CsvHeader) -> Sequence[str] | None:
     """The cells of a row; None for one that is open within quotes. Of several lines only what is CSV to the letter."""
     try:
-        return next(csv.reader(lines, delimiter=delimiter, strict=True), ())
+        return next(header.reader(lines, strict=True), ())
     except csv.Error as exc:
         if len(lines) > 1 or str(exc) == _OPEN:
             return None
     try:
-        return next(csv.reader(lines, delimiter=delimiter), ())
+        return next(header.reader(lines), ())
     except csv.Error:
         return None
 
 
-def csv_header(line: str) -> tuple[list[str], str]:
-    """The names in a header line, and what stands between them."""
+class CsvHeader(NamedTuple):
+    """The names in a header, and what stands between cells; with `has_blanks` blanks behind that belong to no cell."""
+
+    names: list[str]
+    delimiter: str
+    has_blanks: bool = False
+
+    def reader(self, lines: Iterable[str], *, strict: bool = False) -> Iterator[list[str]]:
+        """The rows of lines. Raises csv.Error."""
+        return csv.reader(lines, delimiter=self.delimiter, skipinitialspace=self.has_blanks, strict=strict)
+
+
+def csv_header(line: str) -> CsvHeader:
+    """What a header line says."""
     found = [(_cells(line.rstrip("\r\n"), delimiter), delimiter) for delimiter in DELIMITERS]
-    names, delimiter = max(found, key=lambda each: len(each[0]))
-    return [name.strip() for name in names], delimiter
+    cells, delimiter = max(found, key=lambda each: len(each[0]))
+    has_blanks = len(cells) > 1 and all(cell.startswith(" ") for cell in cells[1:])
+    names = _cells(line.rstrip("\r\n"), delimiter, has_blanks=has_blanks)
+    return CsvHeader([name.strip() for name in names], delimiter, has_blanks)
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
+def _cells(line: str, delimiter: str, *, has_blanks: bool = False) -> list[str]:
     try:
-        return next(csv.reader([line], delimiter=delimiter), [])
+        return next(csv.reader([line], delimiter=delimiter, skipinitialspace=has_blanks), [])
     except csv.Error:
         return []
 
@@ -210,20 +228,19 @@ def moment_us(value: Any, unit: str | None) -> int:
     if isinstance(value, int):
         return value * nanoseconds // 1_000
     text = str(value).strip()
-    if isinstance(value, float):
-        text = f"{value:.9f}"
     if _NUMBER.fullmatch(text) is None:
         raise ValueError(text)
-    return int(Decimal(text) * nanoseconds // 1_000)
+    return int(Decimal(text) * nanoseconds // 1_000)  # of a float its shortest text is what was meant
 
 
 def _count(value: Any) -> int | None:
     """A size; a float, as tables with nulls have them, counts when it is whole."""
     if isinstance(value, bytes):
         value = value.decode()
-    if value is None or value == "" or value == "-":
+    if value is None or (isinstance(value, str) and value.strip().lower() in _UNKNOWN):
         return None
     if isinstance(value, str):
+        value = value.strip()
         if _NUMBER.fullmatch(value) is None:
             raise ValueError(value)
         value = Decimal(value)

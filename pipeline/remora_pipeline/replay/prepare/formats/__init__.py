@@ -64,7 +64,7 @@ def _lines(
 
 def _is_csv(head: bytes) -> bool:
     """Whether a header names by itself which column is what."""
-    names, _ = tables.csv_header(re.split(rb"[\r\n]", head, maxsplit=1)[0].decode("utf-8-sig", "replace"))
+    names = tables.csv_header(re.split(rb"[\r\n]", head, maxsplit=1)[0].decode("utf-8-sig", "replace")).names
     return {"op", "key"} <= set(names) and any(f"ts_{unit}" in names for unit in UNITS_NS)
 
 

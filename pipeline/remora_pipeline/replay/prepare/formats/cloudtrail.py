@@ -51,6 +51,7 @@ _DOCUMENT = re.compile(rb'\s*\{\s*"Records"\s*:\s*\[')
 _READ_BYTES = 1 << 16
 _DIGEST = b'"digestStartTime"', b'"logFiles"'
 _EVENT = b'"eventSource"', b'"eventName"', b'"eventTime"'
+_BUCKET = re.compile(r"arn:[a-z-]+:s3:::([^/]+)")
 _SHOWN = 400
 _NOTHING = msgspec.Raw(b"null")
 _NO_EVENT = malformed("not an event of CloudTrail")
@@ -66,6 +67,10 @@ class _More(msgspec.Struct, rename={"bytes_in": "bytesTransferredIn"}):
     bytes_in: int | float | None = None
 
 
+class _Resource(msgspec.Struct, rename={"arn": "ARN"}):
+    arn: str = ""
+
+
 class _Event(msgspec.Struct, rename="camel"):
     """An event of any service: each has parameters of its own, which are looked at where they are S3's."""
 
@@ -75,6 +80,8 @@ class _Event(msgspec.Struct, rename="camel"):
     request_parameters: msgspec.Raw = _NOTHING
     additional_event_data: msgspec.Raw = _NOTHING
     event_id: str | None = msgspec.field(name="eventID", default=None)
+    shared_event_id: str | None = msgspec.field(name="sharedEventID", default=None)
+    resources: msgspec.Raw = _NOTHING
     read_only: bool | None = None
     error_code: str | None = None
     management_event: bool = False
@@ -93,6 +100,7 @@ class _Value(msgspec.Struct, rename="camel"):
 _values = msgspec.json.Decoder(list[msgspec.Raw] | _Value)
 _events = msgspec.json.Decoder(_Event, strict=False)
 _parameters = msgspec.json.Decoder(_Parameters | None)
+_resources = msgspec.json.Decoder(list[_Resource] | None)
 _more = msgspec.json.Decoder(_More | None, strict=False)
 
 
@@ -199,7 +207,25 @@ def _outcome(raw: bytes | msgspec.Raw, where: str) -> Outcome:
         return _NO_EVENT
     # The request's bytes are the object's only where the object is in the request.
     size = _bytes_in(event.additional_event_data) if op == PUT else None
-    return write(ts_us, op, named.bucket, named.key, size, request=event.event_id)
+    bucket = _behind(event.resources) or named.bucket if named.bucket.startswith("arn:") else named.bucket
+    return write(ts_us, op, bucket, named.key, size, request=_request(event, bucket, named.key))
+
+
+def _request(event: _Event, bucket: str, key: str) -> str | None:
+    """The same for an event that comes twice, also for one that two accounts are told, each under an id of its own."""
+    if event.shared_event_id:
+        return f"{event.shared_event_id} {event.event_name} {bucket} {key}"
+    return event.event_id
+
+
+def _behind(told: msgspec.Raw) -> str:
+    """The bucket of an access point, where an event tells one and no other."""
+    try:
+        arns = [each.arn for each in _resources.decode(told) or ()]
+    except (ValueError, RecursionError):
+        return ""
+    names = {found[1] for arn in arns if (found := _BUCKET.fullmatch(arn))}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _bytes_in(told: msgspec.Raw) -> int | None:

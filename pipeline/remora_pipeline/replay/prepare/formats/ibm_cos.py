@@ -13,9 +13,10 @@ from remora_pipeline.replay.prepare.entry import Dropped, FormatContext, Outcome
 from remora_pipeline.replay.prepare.formats.s3_operations import event_of
 
 _LINE = re.compile(
-    r"(?P<ms>\d{1,15}) (?P<operation>REST\.[A-Z]+\.OBJECT) (?P<key>[0-9a-f]{16})(?: (?P<size>\d{1,19}))?", re.ASCII
+    r"(?P<ms>\d{1,15})[ \t]+(?P<operation>REST\.[A-Z]+\.OBJECT)[ \t]+(?P<key>[0-9A-Fa-f]{1,16})"
+    r"(?:[ \t]+(?P<size>\d{1,19})(?:[ \t]+-?\d+){0,2})?\s*",
+    re.ASCII,
 )
-_REST = re.compile(r"(?: -?\d+ -?\d+)?\s*", re.ASCII)
 _NAME = re.compile(r"IBMObjectStoreTrace(\d+)", re.IGNORECASE | re.ASCII)
 
 
@@ -24,8 +25,8 @@ def parser(source: FormatContext) -> Callable[[str], Sequence[Outcome]]:
     bucket = source.bucket or bucket_of(source.name)
 
     def parse(line: str) -> Sequence[Outcome]:
-        found = _LINE.match(line)
-        if found is None or not _REST.fullmatch(line, found.end()):
+        found = _LINE.fullmatch(line)
+        if found is None:
             return (malformed("not the fields of an IBM object-store trace"),)
         event = event_of(found["operation"])
         if isinstance(event, Dropped):

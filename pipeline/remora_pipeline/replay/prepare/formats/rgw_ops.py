@@ -45,6 +45,7 @@ _WITHOUT_KEYS = {
     "bulk_upload": Dropped("an upload of an archive that does not tell its objects' keys"),
 }
 _PART = Dropped("no event: a part of a multipart upload")
+_NONE_DELETED = Dropped("no event: a delete of several objects that names none")
 FRAME = Dropped("the frame of the socket's stream")
 _READS = ("get_", "list_", "head_", "stat_")
 _NO_NAME = "-"
@@ -157,6 +158,8 @@ def _deletes(entry: _Entry, ts_us: int, status: int) -> Sequence[Outcome]:
         return (failed(status),)
     if entry.op_data is None:
         return (_WITHOUT_KEYS["bulk_delete"],)
+    if not entry.op_data.objects:
+        return (_NONE_DELETED,)
     bucket, end_us = _bucket(entry), _end_us(entry, ts_us)
     found: list[Outcome] = []
     for deleted in entry.op_data.objects:
@@ -199,7 +202,8 @@ def _named(entry: _Entry, target: str) -> tuple[str, str]:
     if by_swift[1]:
         return by_swift
     path = _path(target)
-    return bucket, "" if path == bucket else path
+    is_by_form = entry.operation == "post_obj" and path.removesuffix("/") in _spelt(entry)
+    return bucket, "" if is_by_form else path
 
 
 def _path(target: str) -> str:
@@ -208,11 +212,16 @@ def _path(target: str) -> str:
 
 def _path_style(entry: _Entry, target: str) -> str:
     """The key behind the bucket where that is in front of it, and not in the host; empty otherwise."""
-    path, bucket = _path(target), _bucket(entry)
-    for prefix in {f"{entry.bucket.replace('/', ':')}/", f"{bucket}/"} - {"/"}:  # tenant:bucket in a path
-        if path.startswith(prefix):
-            return path.removeprefix(prefix)
+    path = _path(target)
+    for bucket in _spelt(entry):
+        if path.startswith(f"{bucket}/"):
+            return path.removeprefix(f"{bucket}/")
     return ""
+
+
+def _spelt(entry: _Entry) -> set[str]:
+    """The bucket as a path may have it: with its tenant in front or not."""
+    return {entry.bucket.replace("/", ":"), _bucket(entry)} - {""}
 
 
 def _is_swift(entry: _Entry) -> bool:

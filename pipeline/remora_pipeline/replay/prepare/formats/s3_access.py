@@ -42,6 +42,9 @@ _NO_AGENT = re.compile(r' (?:"[^"]*"|-) -(?= )')
 _SAID_LATER = (COPY, MPU_COMPLETE)
 """S3 answers these with 200 before they are done, and tells an error in the answer's body."""
 
+_KEY_IN_BODY = ("BATCH.", "REST.POST.OBJECT", "SOAP.")
+"""The target of these is a bucket's, or none's."""
+
 _MORE = re.compile(
     r"\S+ \S+ \[\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\] [^\"]* (?:REST|BATCH|S3|WEBSITE)\.[A-Z]", re.ASCII
 )
@@ -109,7 +112,9 @@ def _outcome(begun: Beginning, fields: re.Match[str], tail: str) -> Outcome:
     no_agent = _NO_AGENT.match(tail)
     last = _LAST.match(tail[no_agent.end() :] if no_agent else tail.rpartition('"')[2])
     try:
-        key = _key(logged, uri, begun.bucket, (last and last["host"]) or "")
+        host = (last and last["host"]) or ""
+        requested = () if operation.startswith(_KEY_IN_BODY) else _requested(uri, begun.bucket, host)
+        key = _key(logged, requested)
     except UnicodeDecodeError:
         return Dropped(NOT_UTF8)
     request = None
@@ -128,14 +133,14 @@ def _split(text: str, *, is_quoted: bool) -> tuple[str, str | None]:
     return (text[:at], text[at + 2 :]) if at >= 0 else (text, None)
 
 
-def _key(logged: str, uri: str | None, bucket: str, host: str) -> str:
-    """The key, decoded once from its field; from the request where the two differ, as some writers encode it twice."""
-    if logged == "-":
-        return ""
+def _key(logged: str, requested: Sequence[str]) -> str:
+    """The key, decoded once from its field; from the request where the two differ, as some writers encode it twice.
+
+    `requested` are the keys, still encoded, that the request may be for, the likeliest first.
+    """
+    if logged == "-":  # of nothing, or of an object that is called so
+        return "-" if "-" in requested else ""
     once = unquote_plus(logged, errors="strict")
-    target = (uri or "").split(" ")
-    path = target[1].partition("?")[0] if len(target) > 1 else ""
-    requested = [spelt for spelt in _paths(path, bucket, host) if spelt]
     if not requested or once in {way(spelt, errors="strict") for spelt in requested for way in (unquote, unquote_plus)}:
         return once
     twice = unquote_plus(once, errors="strict")
@@ -145,18 +150,19 @@ def _key(logged: str, uri: str | None, bucket: str, host: str) -> str:
     return unquote(requested[0], errors="strict")
 
 
-def _paths(path: str, bucket: str, host: str) -> Sequence[str]:
-    """The keys, still encoded, that a path may mean, the likeliest first: the bucket is in front of it or in the host.
+def _requested(uri: str | None, bucket: str, host: str) -> Sequence[str]:
+    """The keys, still encoded, that a request may be for, the likeliest first: the bucket is in front of the path, or
+    in the host, and some hosts only look as if it were.
 
-    None of a request for the bucket itself, such as an upload by form, whose key is in the body.
+    None of a request for the bucket itself.
     """
+    target = (uri or "").split(" ")
+    path = target[1].partition("?")[0] if len(target) > 1 else ""
     if path.startswith(("http://", "https://")):
         path = "/" + path.split("/", 3)[-1] if path.count("/") > 2 else ""
     rest = path.removeprefix("/")
-    if host == bucket or host.startswith(f"{bucket}."):
-        return (rest,)
-    if rest == bucket:
+    is_in_host = host == bucket or host.startswith((f"{bucket}.", f"{bucket}:"))
+    if rest == bucket and not is_in_host:
         return ()
-    if rest.startswith(f"{bucket}/"):
-        return (rest.removeprefix(f"{bucket}/"), rest)
-    return (rest,)
+    behind = [rest.removeprefix(f"{bucket}/")] if rest.startswith(f"{bucket}/") else []
+    return [spelt for spelt in ([rest, *behind] if is_in_host else [*behind, rest]) if spelt]

@@ -21,6 +21,10 @@ _EVENTS = {
     "BATCH.DELETE.OBJECT": DELETE,
     "S3.EXPIRE.OBJECT": DELETE,
     "S3.CREATE.DELETEMARKER": DELETE,
+    "SOAP.PutObject": PUT,
+    "SOAP.PutObjectInline": PUT,
+    "SOAP.CopyObject": COPY,
+    "SOAP.DeleteObject": DELETE,
 }
 
 
@@ -28,7 +32,7 @@ def event_of(operation: str) -> str | Dropped:
     """The kind of event that a successful operation makes, or why there is none."""
     if (op := _EVENTS.get(operation)) is not None:
         return op
-    if operation.startswith(("REST.GET.", "REST.HEAD.", "WEBSITE.GET.", "WEBSITE.HEAD.")):
+    if operation.startswith(("REST.GET.", "REST.HEAD.", "WEBSITE.GET.", "WEBSITE.HEAD.", "SOAP.Get", "SOAP.List")):
         return Dropped(READ)
     if operation in ("REST.COPY.OBJECT_GET", "REST.COPY.PART_GET", "REST.OPTIONS.PREFLIGHT"):
         return Dropped(READ)
@@ -49,7 +53,7 @@ class Beginning(NamedTuple):
 
 
 _TIME = re.compile(r" \[([^\]]*)\](?= )")
-_OPERATION = re.compile(r" ((?:REST|BATCH|S3|WEBSITE|SOAP)\.[A-Z0-9_.]+) ", re.ASCII)
+_OPERATION = re.compile(r" ((?:REST|BATCH|S3|WEBSITE)\.[A-Z0-9_.]+|SOAP\.[A-Za-z]+) ", re.ASCII)
 _MOST_TRIED = 8
 
 
