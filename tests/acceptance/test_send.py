@@ -195,6 +195,7 @@ async def test_tls_and_tokens(folder: Path) -> None:
             *send, "--ca-file", made.certificate, "--token-file", folder / "wrong", stdin=lines(range(10, 20))
         )
         untrusted = await daemon.command(*send, "--token-file", folder / "token", stdin=lines(range(20, 30)))
+        without = await daemon.command(*send, "--ca-file", made.certificate, stdin=lines(range(30, 40)))
         found = await stored(daemon)
 
     assert (good.code, good.err, counts(good)["stored"]) == (Exit.OK, "", 10)
@@ -202,6 +203,8 @@ async def test_tls_and_tokens(folder: Path) -> None:
     assert "token is not known" in unknown.err
     assert (untrusted.code, counts(untrusted)["not_stored"]) == (Exit.NO_PERMISSION, 10)
     assert "certificate" in untrusted.err
+    assert (without.code, counts(without)["not_stored"]) == (Exit.NO_PERMISSION, 10)
+    assert "--token-file" in without.err
     assert found == by_key(range(10))
 
 

@@ -353,7 +353,8 @@ async def test_logs_in_rados_outlive_a_kill(in_rados: Path) -> None:
     read = await asyncio.to_thread(command, in_rados, "log", "read", "orders", "1")
     assert (read.code, read.out) == (0, b"first")
     shown = await asyncio.to_thread(command, in_rados, "log", "list")
-    assert b"default.rgw.log/orders  log  epoch 2" in shown.out
+    assert shown.out.splitlines()[0].split() == [b"LOG", b"KIND", b"EPOCH", b"SEQUENCER"]
+    assert [b"default.rgw.log/orders", b"log", b"2"] in [each.split()[:3] for each in shown.out.splitlines()]
 
 
 def append(folder: Path, position: int, epoch: int) -> Ended:

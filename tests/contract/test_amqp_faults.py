@@ -165,7 +165,7 @@ async def test_byte_by_byte() -> None:
     [
         ([(1, commands.Basic.Ack(2))], EndpointUnavailable, "confirms a message that it never got"),
         ([(1, commands.Basic.Ack(2, True))], EndpointUnavailable, "confirms a message that it never got"),
-        ([(1, commands.Basic.Ack(0, True))], EndpointUnavailable, "confirms a message that it never got"),
+        ([(1, commands.Basic.Ack(0))], EndpointUnavailable, "confirms a message that it never got"),
         ([(1, commands.Basic.Nack(7))], EndpointUnavailable, "confirms a message that it never got"),
         ([(2, commands.Basic.Ack(1))], EndpointUnavailable, "channel 2, which is not open"),
         ([(0, commands.Basic.Ack(1))], EndpointUnavailable, "channel 0, which is not open"),

@@ -68,6 +68,16 @@ async def test_appends_land_once_in_real_time_order(logs: FaultyLogs, folder: Pa
     assert found[-1].cell is Cell.UNWRITTEN
 
 
+async def test_a_counter_takes_no_entry_and_loses_no_position(logs: FaultyLogs, folder: Path) -> None:
+    """An append to a counter is refused before it takes a position, which would be one that nobody uses."""
+    async with serving(logs, folder) as server, Log(logs, COUNTER, [server.address], PATIENT) as log:
+        for _ in range(2):
+            with pytest.raises(LogRefused, match="is a counter"):
+                await log.append(b"x")
+
+        assert await log.tail() == 0
+
+
 async def test_an_epoch_that_ends_is_nothing_to_the_caller(logs: FaultyLogs, folder: Path) -> None:
     """A log that is sealed between two appends takes the second one all the same, behind the first one."""
     async with serving(logs, folder) as server, Log(logs, LOG, [server.address], PATIENT) as log:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from devkit.readers.samples import sample_value
 from remora.config import SqliteSettings
 from remora.engine import sequencer as module
 from remora.engine.sequencer import MOST_OF_ONE
@@ -110,9 +111,10 @@ async def test_no_more_logs_are_served_than_may_be(logs: SqliteLogs, create: str
 class Failing:
     """Logs whose bounds cannot be raised at first."""
 
-    def __init__(self, logs: SqliteLogs, failures: int) -> None:
+    def __init__(self, logs: SqliteLogs, failures: int, why: Exception) -> None:
         self._logs = logs
         self.failures = failures
+        self._why = why
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._logs, name)
@@ -120,13 +122,15 @@ class Failing:
     async def raise_bound(self, *given: Any) -> None:
         if self.failures:
             self.failures -= 1
-            raise StoreUnavailable("the disk is full")
+            raise self._why
         await self._logs.raise_bound(*given)
 
 
-async def test_who_waits_for_a_bound_goes_on_without_another_round(logs: SqliteLogs) -> None:
-    """A bound that the store refuses to raise is raised when it can be, though all clients wait and nobody asks."""
-    failing = Failing(logs, failures=3)
+@pytest.mark.parametrize("why", [StoreUnavailable("the disk is full"), OSError("a defect")], ids=["store", "defect"])
+async def test_who_waits_for_a_bound_goes_on_without_another_round(logs: SqliteLogs, why: Exception) -> None:
+    """A bound that the store refuses to raise, or for a defect does not, is raised when it can be, though all clients
+    wait and nobody asks."""
+    failing = Failing(logs, failures=3, why=why)
     server = Server(failing)
     assert await server.position(IDS, 1) == 1
     resumed = asyncio.Event()
@@ -335,3 +339,98 @@ async def test_a_bound_that_is_raised_when_its_epoch_is_over_ends_quietly(logs: 
     await raising
 
     assert IDS not in server.sequencing.core.counters
+
+
+class Broken:
+    """Logs of which one call has a defect the first time."""
+
+    def __init__(self, logs: SqliteLogs, step: str, defect: Exception) -> None:
+        self._logs = logs
+        self._step = step
+        self._defect = defect
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._logs, name)
+        if name != self._step:
+            return call
+
+        async def broken(*given: Any) -> Any:
+            self._step = ""
+            await asyncio.sleep(0)
+            raise self._defect
+
+        return broken
+
+
+DEFECTS = [OSError("no more files"), TimeoutError(), RuntimeError("the executor was shut down"), KeyError("a defect")]
+
+
+@pytest.mark.parametrize("step", ["acquire", "create", "register"])
+@pytest.mark.parametrize("defect", DEFECTS, ids=repr)
+async def test_a_defect_of_a_registration_ends_that_attempt_alone(
+    logs: SqliteLogs, step: str, defect: Exception
+) -> None:
+    """A log whose registration fails unforeseen waits with the reason, takes no place from others, and is served at a
+    later request; the defect is counted."""
+    log = numbered(1) if step == "create" else LOG
+    server = Server(Broken(logs, step, defect), max_logs=1, create="log")
+    assert server.round(log, 1) == INIT_LOG
+    await settled(server)
+
+    assert server.sequencing.waiting() == {log: f"registering a log failed unexpectedly: {defect!r}"}
+    assert sample_value(server.telemetry.registry, "remora_crashes_total") == 1
+    assert not server.sequencing.store_problem
+    server.late_s = sequence.LONGEST_PAUSE_S
+    async with asyncio.timeout(60):
+        assert await server.position(log, 1) == 1
+
+
+async def test_a_log_that_cannot_be_handed_to_the_core_is_registered_again(
+    logs: SqliteLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A defect between a registration and its first position leaves no log that counts as served and has no counter."""
+    server = Server(logs)
+    core, fails = server.sequencing.core, True
+
+    class Once:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+        def serve(self, *given: Any) -> None:
+            nonlocal fails
+            if fails:
+                fails = False
+                raise MemoryError
+            core.serve(*given)
+
+    monkeypatch.setattr(server.sequencing, "core", Once())
+    assert server.round(LOG, 1) == INIT_LOG
+    await settled(server)
+
+    assert not server.sequencing.served
+    server.late_s = sequence.LONGEST_PAUSE_S
+    async with asyncio.timeout(60):
+        assert await server.position(LOG, 2) == 1
+
+
+async def test_a_defect_of_a_look_is_counted(logs: SqliteLogs) -> None:
+    """A look at a projection that fails unforeseen ends no epoch, and is counted."""
+    server = Server(Broken(logs, "projection", KeyError("a defect")))
+    assert await server.position(LOG, 1) == 1
+
+    assert server.round(LOG, 2) == INIT_LOG
+    await asyncio.wait(server.sequencing._tasks)
+
+    assert sample_value(server.telemetry.registry, "remora_crashes_total") == 1
+    assert server.round(LOG, 1) != INIT_LOG
+
+
+async def test_a_defect_at_the_stop_is_counted(logs: SqliteLogs) -> None:
+    """A bound that cannot be given back for a defect counts what is skipped, as one that the store refuses does."""
+    server = Server(Broken(logs, "settle", KeyError("a defect")))
+    assert await server.position(IDS, 1) == 1
+
+    await server.sequencing.close()
+
+    assert sample_value(server.telemetry.registry, "remora_crashes_total") == 1
+    assert sample_value(server.telemetry.registry, "remora_sequencer_skipped_positions_total") == module.REACH - 1

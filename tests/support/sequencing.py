@@ -21,7 +21,8 @@ class Server:
 
     def __init__(self, logs: Any, **options: Any) -> None:
         settings = SequencerSettings(lease_s=LEASE_S, **options)
-        self.sequencing = Sequencing(logs, settings, "unix:/s", Random(1), SequencerTelemetry())
+        self.telemetry = SequencerTelemetry()
+        self.sequencing = Sequencing(logs, settings, "unix:/s", Random(1), self.telemetry)
         self.late_s = 0.0
         loop = asyncio.get_running_loop()
         self.sequencing._now = lambda: loop.time() + self.late_s  # type: ignore[method-assign]  # a clock that is moved

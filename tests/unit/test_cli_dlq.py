@@ -246,8 +246,34 @@ def test_filters(dlq: Dlq) -> None:
     assert len(dlq.listed("--older-than", "1h")) == 6
     assert len(dlq.listed("--newer-than", "1h")) == 5
     assert len(dlq.listed("--limit", "2")) == 2
-    assert dlq.listed("--topic", "nobody") == []
     assert dlq("list", "--cause", "whatever").code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    "command", [("list",), ("list", "--summary"), ("redrive", "--yes"), ("drop", "--yes")], ids=str
+)
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--topic", "nobody"), "there is no topic 'nobody'"),
+        (("--topic", "orders.1"), "there is no topic 'orders.1'"),
+        (("--queue", "nobody"), "there is no queue 'nobody'"),
+        (("--topic", "orders", "--queue", "nobody"), "there is no queue 'nobody'"),
+    ],
+    ids=str,
+)
+def test_letters_of_nobody_are_an_error(dlq: Dlq, command: tuple[str, ...], words: tuple[str, ...], says: str) -> None:
+    """A topic or a queue that does not exist, and has left no letter, is named, with exit code 1; one that has none of
+    the letters that are asked for is no error."""
+    dlq.topic()
+    dlq.park(*events(3))
+
+    done = dlq(*command, *words)
+
+    assert done.code == Exit.FAILURE
+    assert f"{says}, and no dead letter of an earlier one" in done.err
+    assert dlq(*command, "--topic", "orders", "--older-than", "1h").code == Exit.OK
+    assert len(dlq.listed()) == 3
 
 
 def test_only_what_is_meant_is_dropped(dlq: Dlq) -> None:
@@ -337,6 +363,8 @@ def test_a_topic_that_is_gone(dlq: Dlq) -> None:
     done = dlq("redrive", "--yes")
     assert (done.code, len(dlq.listed())) == (Exit.FAILURE, 12)
     assert "12 dead letters without a queue by now" in done.err
+    assert len(dlq.listed("--topic", "orders")) == 12
+    assert len(dlq.listed("orders")) > 0
 
     dlq.topic(shards=2)
     assert dlq("redrive", "--topic", "orders", "--yes").code == Exit.OK

@@ -122,6 +122,26 @@ async def test_records_are_sent_one_a_line(folder: Path) -> None:
     assert asked.headers["Authorization"] == "Bearer rmr_x"
 
 
+@pytest.mark.parametrize("topic", ["", ".", ".."])
+async def test_a_name_that_a_path_takes_for_its_own_word_is_no_topic(folder: Path, topic: str) -> None:
+    """Nothing is asked with it: the path would be that of another resource, as `..` has events stored wherever
+    notifications send them."""
+    async with serving(folder, STORED) as server, IngestClient(server.address) as client:
+        for call in (client.publish(topic, [b"{}"]), client.check_topic(topic), client.reserve(topic, [("b", "k", 1)])):
+            with pytest.raises(TopicNotFound):
+                await call
+
+    assert not server.asked
+
+
+async def test_a_topic_that_is_no_utf_8_is_asked_for_as_it_is(folder: Path) -> None:
+    """Its bytes are escaped in the path, and the server says that there is none."""
+    async with serving(folder, STORED) as server, IngestClient(server.address) as client:
+        await client.publish("t\udcff", [b"{}"])
+
+    assert [each.path for each in server.asked] == ["/v1/topics/t%FF/events"]
+
+
 async def test_a_record_of_two_lines_is_not_sent(folder: Path) -> None:
     """It would be read as two, so that nothing is sent at all."""
     async with serving(folder, STORED) as server, IngestClient(server.address) as client:
@@ -382,7 +402,25 @@ async def test_a_large_body_is_sent_whole(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["", "unix:", "unix:run/s", "localhost:80", "ftp://h:1", "http:h", "http://", "http://h/x", "http://u@h"]
+    "address",
+    [
+        "",
+        "unix:",
+        "unix:run/s",
+        "localhost:80",
+        "ftp://h:1",
+        "http:h",
+        "http://",
+        "http://h/x",
+        "http://u@h",
+        "http://h:99999",
+        "http://h:x",
+        "http://h:0",
+        "http://[::1",
+        "http://a b",
+        "http://:80",
+        "http://\udcff",
+    ],
 )
 def test_other_addresses_are_refused(address: str) -> None:
     """Only the three documented forms are taken; the message names them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,23 @@ def test_a_duration_without_exactly_one_unit_is_refused(text: str) -> None:
     """What is not a plain number with one unit is no duration, and the message shows one that is."""
     with pytest.raises(ValueError, match='such as "30s"'):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "limit"),
+    [
+        (parse_duration, "1000000000s", "at most 9 digits"),
+        (parse_duration, "1.0000000001s", "at most 9 digits"),
+        (parse_size, "1000000000000000B", "at most 15 digits"),
+    ],
+)
+def test_a_value_that_is_too_long_is_refused_with_the_limit(
+    parse: Callable[[str], float], text: str, limit: str
+) -> None:
+    """A number with its unit and a digit too many is not said to lack the unit."""
+    with pytest.raises(ValueError, match=limit) as refused:
+        parse(text)
+    assert "unit" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["", "64", "64mb", "64M", "1.5MiB", "-1B", "1 KiB", "1kib", "30s", "١KiB"])

@@ -277,7 +277,7 @@ def test_a_checkpoint_has_the_documented_form() -> None:
     for kept, why in (
         (b'{"version":2,"queues":[]}', "version 2; this remora knows 1"),
         (b"{}", "not a checkpoint of a Deduplicator"),
-        (b'{"x":' * 100_000, "not a checkpoint of a Deduplicator"),
+        (b'{"version":1,"queues":[],"x":%b}' % (b"[" * 100_000), "not a checkpoint of a Deduplicator"),
         (b'{"version":1,"queues":[{"shard":"a","incarnation":"b","whole":"7"}]}', "'7', not turn/place"),
         (b'{"version":1,"queues":[{"shard":"a","incarnation":"b","read":{"x":"0/1"}}]}', "partition is 'x', no number"),
         (b'{"version":1,"queues":[{"shard":"a","incarnation":"b","whole":"0/%s"}]}' % (b"1" * 5000), "not turn/place"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -285,7 +286,15 @@ async def test_a_defect_is_not_taken_for_success(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("words", "names"),
-    [(("--to", "host:9751"), "--to"), (("--timeout", "5x"), "--timeout"), (("--timeout", "-1"), "--timeout")],
+    [
+        (("--to", "host:9751"), "--to"),
+        (("--to", "http://host:99999"), "--to"),
+        (("--timeout", "5x"), "--timeout"),
+        (("--timeout", "-1"), "--timeout"),
+        (("--idempotency-prefix", "a\nb"), "--idempotency-prefix"),
+        (("--idempotency-prefix", "é"), "--idempotency-prefix"),
+        (("--idempotency-prefix", "x" * 201), "--idempotency-prefix"),
+    ],
     ids=str,
 )
 def test_wrong_options_of_send(words: tuple[str, ...], names: str) -> None:
@@ -295,6 +304,31 @@ def test_wrong_options_of_send(words: tuple[str, ...], names: str) -> None:
     assert ended.exit_code == Exit.USAGE
     assert f"Invalid value for '{names}'" in ended.stderr
     assert ended.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "names_option"),
+    [(401, [], True), (403, [], False), (401, ["--token-file", "token"], False)],
+    ids=["none given", "no right", "an unknown one"],
+)
+def test_a_missing_token_is_named_by_its_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, words: list[str], names_option: bool
+) -> None:
+    """Where the server wants a token and none was given, the error names the option; other errors are the server's."""
+    said = "send the token as Authorization: Bearer"
+
+    async def refused(_client: object, _plan: object, _fd: int, outcome: Outcome, _on_read: object) -> None:
+        outcome.failure = NotPermitted(said, Problem(status=status, detail=said))
+
+    monkeypatch.setattr(sys.modules["remora.cli.send"], "_send", refused)
+    monkeypatch.chdir(tmp_path)
+    Path("token").write_text("rmr_x")
+    Path("events").write_text("")
+
+    ended = CliRunner().invoke(group, ["send", "t", "events", "--to", "http://localhost:1", *words])
+
+    assert ended.exit_code == Exit.NO_PERMISSION
+    assert ("--token-file" in ended.stderr, said in ended.stderr) == (names_option, not names_option)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,3 +77,16 @@ def test_a_folder_that_is_gone_ends_nothing(settings: Settings) -> None:
         file.parent.rmdir()
 
         owners.sweep(0.0)
+
+
+def test_without_its_folder_no_server_counts_as_ended(settings: Settings) -> None:
+    """A server whose run directory was taken away asks on without a failure, and leases decide."""
+    owners = Owners(settings)
+    with owners.present("mine"):
+        killed(owners, "gone")
+        assert owners.is_dead("gone")
+
+        shutil.rmtree(settings.sequencer.run_directory)
+
+        assert not owners.is_dead("gone")
+        owners.sweep(100.0)

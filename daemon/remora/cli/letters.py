@@ -6,14 +6,15 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 from remora.cli.attributes import DURATION
-from remora.cli.rows import rows_of
+from remora.cli.rows import Row, UnknownTopic, rows_of
+from remora.cli.which import UnknownQueue
 from remora.engine.redriving import letter_key
 from remora.model.record import CAUSES, DeadLetter
 from remora.model.topic import MOST_SHARDS
@@ -79,22 +80,35 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def pick_letters(store: ShardStore, wanted: Filter) -> list[DeadLetter]:
-    """The letters that are meant, in queue order."""
-    queues = await _queues_of(store, wanted.topic) if wanted.topic is not None else frozenset()
+    """The letters that are meant, in queue order.
+
+    Raises UnknownTopic and UnknownQueue where there is none of the name, and no letter is left of an earlier one.
+    """
+    rows = await rows_of(store) if wanted.topic is not None or wanted.queue is not None else []
+    queues = _queues_of(rows, wanted.topic) if wanted.topic is not None else frozenset()
     selection, now = wanted.selection(queues), time.time()
     only = next(iter(selection.queues)) if selection.queues is not None and len(selection.queues) == 1 else None
-    found = [
-        each
-        async for each in store.letters.stored(only)
-        if selection.means(each, letter_key(each) if selection.key is not None else None, now)
-    ]
+    found, left = list[DeadLetter](), set[str]()
+    async for each in store.letters.stored(only):
+        left.add(each.queue)
+        if selection.means(each, letter_key(each) if selection.key is not None else None, now):
+            found.append(each)
+    unread = "".join(f"; but {each}" for each in store.damaged.values())
+    if wanted.queue is not None and not any(wanted.queue == shard.queue for row in rows for shard in row.shards):
+        if wanted.queue not in left:
+            raise UnknownQueue(f"there is no queue {wanted.queue!r}, and no dead letter of an earlier one{unread}")
+    elif wanted.topic is not None and not (_of_topic(rows, wanted.topic) or queues & left):
+        raise UnknownTopic(f"there is no topic {wanted.topic!r}, and no dead letter of an earlier one{unread}")
     return list(itertools.islice(found, wanted.limit))
 
 
-async def _queues_of(store: ShardStore, topic: str) -> frozenset[str]:
+def _of_topic(rows: Sequence[Row], topic: str) -> list[Row]:
+    return [row for row in rows if topic in (row.label, row.topic.name if row.topic else row.label)]
+
+
+def _queues_of(rows: Sequence[Row], topic: str) -> frozenset[str]:
     """The queues of a topic, those that letters were left of by an earlier one of the name too."""
-    rows = await rows_of(store)
-    meant = [row for row in rows if topic in (row.label, row.topic.name if row.topic else row.label)]
+    meant = _of_topic(rows, topic)
     known = {shard.queue for row in meant for shard in row.shards}
     once = {topic, *(f"{topic}.{number}" for number in range(1, MOST_SHARDS))}
     others = {shard.queue for row in rows if row not in meant for shard in row.shards}

@@ -11,7 +11,7 @@ import click
 from remora import app
 from remora.cli.groups import CommandGroup
 from remora.cli.options import config_option, json_option
-from remora.cli.output import print_json, print_line, run_async
+from remora.cli.output import print_json, print_line, print_table, run_async
 from remora.client import SequencerClient, SequencerUnavailable
 from remora.config import Settings
 from remora.log import open_log
@@ -102,13 +102,11 @@ def list_command(settings: Settings, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    if not rows:
-        print_line("there is no log")
-    for row in rows:
-        served = (
-            f"epoch {row['epoch']} at {row['address']}" if row["address"] else f"epoch {row['epoch']}, no sequencer"
-        )
-        print_line(f"{row['pool']}/{row['name']}  {row['kind']}  {served}")
+    print_table(
+        ("LOG", "KIND", "EPOCH", "SEQUENCER"),
+        [(f"{row['pool']}/{row['name']}", row["kind"], row["epoch"], row["address"] or "-") for row in rows],
+        "there is no log",
+    )
 
 
 @log.command("show")

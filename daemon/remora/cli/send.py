@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import secrets
 import signal
 import stat
@@ -27,7 +28,7 @@ from remora.cli.output import print_json, print_line
 from remora.cli.record_sender import Counts, Outcome, RecordSender, SendPlan, reservable
 from remora.cli.records import Bad, GivenRecord, Piece, read_records
 from remora.cli.token_file import token_of
-from remora.client import IngestClient, IngestMisconfigured, IngestUnavailable
+from remora.client import IngestClient, IngestMisconfigured, IngestUnavailable, NotPermitted
 from remora.config import IngestSettings, Settings, TcpAddress, UnixAddress
 from remora.model.errors import PermissionMissing, RemoraError
 from remora.model.exits import Exit
@@ -38,6 +39,7 @@ IDLE_S = 0.2
 WAITING_EVERY_S = 10.0
 
 
+_PREFIX = re.compile(r"[!-~]{0,200}")
 _INPUT = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
@@ -60,6 +62,13 @@ class _Options:
     two_phase: bool
     idempotency_prefix: str
     as_json: bool
+
+
+def _checked_prefix(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """What begins a header's value; a server would refuse each record by itself for another one."""
+    if not _PREFIX.fullmatch(value):
+        raise click.BadParameter("expected at most 200 printable characters of ASCII without spaces")
+    return value
 
 
 @click.command()
@@ -86,6 +95,7 @@ class _Options:
 @click.option(
     "--idempotency-prefix",
     default="",
+    callback=_checked_prefix,
     help="Begins the idempotency keys: the same input sent again, with the same options, is recognised.",
 )
 @json_option
@@ -135,6 +145,8 @@ def send(settings: Settings, topic: str | None, file: Path, asked: _Options) -> 
     outcome, client.on_wait = Outcome(), WaitNotice(asked.timeout_s).tell
     with _opened(file) as fd, _progress(fd, outcome.counts) as on_read, contextlib.suppress(asyncio.CancelledError):
         asyncio.run(_send(client, plan, fd, outcome, on_read))
+    if isinstance(outcome.failure, NotPermitted) and outcome.failure.wants_token and not token:
+        outcome.failure = PermissionMissing("the server wants a token: name a file with one by --token-file")
     _report(outcome, "<stdin>" if str(file) == "-" else str(file), as_json=asked.as_json, matching=asked.matching)
     sys.exit(_exit_code(outcome))
 

@@ -9,6 +9,8 @@ import msgspec
 
 from remora.model.errors import PermissionMissing, RemoraError
 
+UNAUTHORIZED = 401
+
 MOST_TEXT = 500
 """Characters that are shown of an answer that is no problem document."""
 
@@ -61,6 +63,11 @@ class IngestMisconfigured(IngestError, PermissionMissing):
 
 class NotPermitted(IngestError, PermissionMissing):
     """The token is missing or unknown, or has no right to this topic."""
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether it is a token that the server knows that is missing, and not a right of the one it got."""
+        return self.problem is not None and self.problem.status == UNAUTHORIZED
 
 
 class TopicNotFound(IngestError):

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
@@ -458,13 +458,25 @@ def _parse_address(address: str) -> tuple[str, str]:
     if kind == "unix" and rest.startswith("/"):
         return rest, "http://localhost"
     host = rest.removeprefix("//").rstrip("/")
-    if kind in ("http", "https") and rest.startswith("//") and host and not set(host) & set("/?#@"):
+    if kind in ("http", "https") and rest.startswith("//") and _is_host(host):
         return "", f"{kind}://{host}"
     raise IngestMisconfigured(f'expected "unix:/path", "http://host:port" or "https://host:port", not "{address}"')
 
 
+def _is_host(text: str) -> bool:
+    """Whether this is a host, with a port or without: what is none would be tried until the time is over."""
+    try:
+        found = urlsplit(f"http://{text}")
+        return bool(found.hostname and found.port != 0 and text.encode()) and not set(text) & set("/?#@ ")
+    except ValueError:  # a port beyond 65535, half of a bracket, or no UTF-8
+        return False
+
+
 def _path_of_topic(topic: str) -> str:
-    return f"/v1/topics/{quote(topic, safe='')}"
+    """Where a topic is. Raises TopicNotFound for a name that would make the path that of something else."""
+    if topic in ("", ".", ".."):
+        raise TopicNotFound(f"there is no topic {topic!r}")
+    return f"/v1/topics/{quote(topic, safe='', errors='surrogateescape')}"
 
 
 def _path_of(reservation: Reservation | RoomWhereNotified) -> str:

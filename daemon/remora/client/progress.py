@@ -57,7 +57,7 @@ def of_json(kept: bytes) -> tuple[QueueProgress, ...]:
     """The queues of a checkpoint. Raises CheckpointRefused."""
     try:
         found = msgspec.json.decode(kept, type=KeptProgress)
-    except (ValueError, RecursionError) as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         raise CheckpointRefused(f"not a checkpoint of a Deduplicator: {exc}") from exc
     if found.version != VERSION:
         raise CheckpointRefused(f"a checkpoint of version {found.version}; this remora knows {VERSION}")

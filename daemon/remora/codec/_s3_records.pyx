@@ -12,7 +12,7 @@ time ends there by itself. Whoever looks further ahead compares with `end`.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, strlen
+from libc.string cimport memchr, memcmp, memcpy, strlen
 
 from json import loads
 
@@ -539,6 +539,8 @@ cdef tuple entry_of(State* s, Encoder e, int64_t record):
     cdef Py_ssize_t length
     cdef int i
     if not 0 < bucket.size <= MOST_BUCKET or not s.texts[NAME].size or has_control(&s.texts[NAME]):
+        return None
+    if memchr(bucket.at, b"/", bucket.size) != NULL:
         return None
     if s.texts[TIME].size and not time_of(&s.texts[TIME], &sec, &nsec):
         return None

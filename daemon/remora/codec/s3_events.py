@@ -16,6 +16,7 @@ from typing import NamedTuple
 from remora.codec import s3_bodies, s3_records, speedups
 from remora.codec.ceph import FieldWriter
 from remora.codec.s3_records import (
+    HAS_SLASH,
     MOST_BUCKET,
     MOST_KEY,
     Found,
@@ -29,7 +30,17 @@ from remora.model.errors import EndpointMisconfigured
 from remora.model.ingest import RoutedEvent
 from remora.model.topic import UNSET, Target, Topic
 
-__all__ = ["MOST_BUCKET", "MOST_KEY", "EventPart", "Keyed", "MalformedEvent", "TooManyEvents", "Unconfirmed", "encode"]
+__all__ = [
+    "HAS_SLASH",
+    "MOST_BUCKET",
+    "MOST_KEY",
+    "EventPart",
+    "Keyed",
+    "MalformedEvent",
+    "TooManyEvents",
+    "Unconfirmed",
+    "encode",
+]
 
 _STEP_BYTES = 128 << 10  # of records in the compiled way that make one part, which is below a millisecond
 _MOST_COMPILED = 4 * _STEP_BYTES  # all of them may be pairs

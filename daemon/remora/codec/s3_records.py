@@ -46,6 +46,8 @@ MOST_PAIRS = 256
 
 _MOST_SHOWN = 200
 
+HAS_SLASH = "has a '/', which no bucket of S3 or radosgw has in its name"
+
 TWICE = "stands twice in its object"
 """Why a name is refused that says two things."""
 
@@ -243,6 +245,8 @@ def read(found: Found, created: Time, seed: bytes, *, literal_keys: bool = False
         tags=sorted_tags(thing.pairs("tags")),
         opaque_data=record.text("opaqueData"),
     )
+    if b"/" in event.bucket_name:  # a record's key is bucket/object, and is taken apart at the first one
+        bucket.refuse("name", HAS_SLASH)
     return Read(event, sum(each.dropped for each in (record, user, request, response, s3, bucket, owner, thing)))
 
 

@@ -16,16 +16,23 @@ _SIZE_UNITS = MappingProxyType(
 AUTO = -1
 """The value of a size that is given as "auto": whoever uses it finds out how much there is."""
 
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(([0-9]+)(?:\.([0-9]+))?)(ms|s|m|h|d)")
 
-_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB|KB|MB|GB)")
+_SIZE = re.compile(r"([0-9]+)(B|KiB|MiB|GiB|KB|MB|GB)")
+
+_MOST_DIGITS = 9
+"""Of a duration, before its point and behind it."""
+
+_MOST_SIZE_DIGITS = 15
 
 
 def parse_duration(text: str) -> float:
     """Seconds of `500ms`, `30s`, `1.5m`, `2h` or `1d`; ValueError for anything else."""
     if not (match := _DURATION.fullmatch(text)):
         raise ValueError(f'expected a duration with a unit (ms, s, m, h or d) such as "30s", not "{text}"')
-    number, unit = match.groups()
+    number, whole, part, unit = match.groups()
+    if max(len(whole), len(part or "")) > _MOST_DIGITS:
+        raise ValueError(f'expected at most {_MOST_DIGITS} digits before and behind the point, not "{text}"')
     # The division keeps "100ms" at exactly 0.1, where a product with 0.001 would not.
     return float(number) / 1000 if unit == "ms" else float(number) * _DURATION_UNITS[unit]
 
@@ -45,6 +52,8 @@ def parse_size(text: str) -> int:
     """Bytes of `512B`, `512KiB`, `64MiB`, `1GiB`, `50KB`, `128MB` or `1GB`; ValueError for anything else."""
     if not (match := _SIZE.fullmatch(text)):
         raise ValueError(f'expected a size with a unit (B, KiB, MiB, GiB, KB, MB or GB) such as "64MiB", not "{text}"')
+    if len(match[1]) > _MOST_SIZE_DIGITS:
+        raise ValueError(f'expected at most {_MOST_SIZE_DIGITS} digits, not "{text}"')
     return int(match[1]) * _SIZE_UNITS[match[2]]
 
 

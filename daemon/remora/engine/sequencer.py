@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -28,6 +28,7 @@ from remora.model.log import (
     LogName,
     LogRefused,
     LogUnknown,
+    Registered,
     StaleEpoch,
     name_problem,
 )
@@ -226,8 +227,10 @@ class Sequencing:
         try:
             await self._logs.settle(lock, epoch, ended.position)
             await self._logs.release(lock)
-        except StoreError:
+        except Exception as exc:
             self._telemetry.skipped(ended.left)
+            if not isinstance(exc, StoreError):
+                self._telemetry.crashed("giving a lock back")
 
     # ------------------------------------------------------------------------------------- figures
 
@@ -271,38 +274,45 @@ class Sequencing:
         made[Result.OK.value] = self.totals().requests - sum(self.core.results.values())
         return made
 
-    def _heard_of_store(self, exc: StoreError) -> None:
+    def _failed(self, what: str, exc: Exception) -> str:
+        """Note the failure that is handled; why it is, for the status. A defect says so, and is tried again as others
+        are: a log whose registration ended without an outcome would never be served again."""
+        if not isinstance(exc, StoreError):
+            self._telemetry.crashed(what)
+            return f"{what} failed unexpectedly: {exc!r}"
         if not isinstance(exc, LogUnknown | LogRefused | LogLocked | _NoRoom):
             self._store_problem = str(exc)
+        return str(exc)
 
     # -------------------------------------------------------------------------------- registration
 
     async def _register(self, log: LogName, attempt: int) -> None:
-        async with self._slots:
-            began = self._now()
-            try:
+        try:
+            async with self._slots:
+                began = self._now()
                 lock = await self._locked(log)
                 found = await self._logs.register(lock, self._address, REACH)
-                if max(found.position, found.epoch) >= MOST_POSITION:
-                    raise LogRefused(NO_POSITIONS if found.position >= MOST_POSITION else NO_EPOCHS)
-            except StoreError as exc:
-                self._taking.discard(log)
-                unknown = isinstance(exc, LogUnknown | LogRefused)
-                self._telemetry.not_registered("unknown" if unknown else "failed")
-                if unknown:
-                    self._asked.pop(log, None)
-                self._heard_of_store(exc)
-                state = self._states.get(log, LogState())
-                chance = self._rng.random()
-                self._states[log] = sequence.failed(
-                    state, attempt, self._now(), str(exc), chance=chance, unknown=unknown
-                )
-                return
-        self._taking.discard(log)
-        if self._is_closing:
-            left = found.bound - found.position if found.bound < MOST_POSITION else 0
-            await self._leave(lock, found.epoch, EndedEpoch(found.position, left))
-            return
+            if max(found.position, found.epoch) >= MOST_POSITION:
+                raise LogRefused(NO_POSITIONS if found.position >= MOST_POSITION else NO_EPOCHS)
+            self._taking.discard(log)
+            if self._is_closing:
+                left = found.bound - found.position if found.bound < MOST_POSITION else 0
+                await self._leave(lock, found.epoch, EndedEpoch(found.position, left))
+            else:
+                self._serve(lock, found, attempt, began)
+        except Exception as exc:
+            self._taking.discard(log)
+            unknown = isinstance(exc, LogUnknown | LogRefused)
+            self._telemetry.not_registered("unknown" if unknown else "failed")
+            if unknown:
+                self._asked.pop(log, None)
+            why, chance = self._failed("registering a log", exc), self._rng.random()
+            state = self._states.get(log, LogState())
+            self._states[log] = sequence.failed(state, attempt, self._now(), why, chance=chance, unknown=unknown)
+
+    def _serve(self, lock: LogLock, found: Registered, attempt: int, began: float) -> None:
+        """Serve an epoch that was begun, unless it was overtaken, or took longer than its lock is trusted."""
+        log = lock.log
         state, serves = sequence.registered(self._states.get(log, LogState()), attempt, found.epoch)
         if not serves:
             return
@@ -310,6 +320,7 @@ class Sequencing:
         if not term.is_trusted(self._now()):
             self._states[log] = LogState(attempt=attempt, reason="its registration took longer than its lease")
             return
+        self.core.serve(log, found.epoch, found.position, found.bound)
         self._states[log] = state
         self._shares.drop(log)
         self._served[log] = Served(LogLease(lock, term), found.epoch, found.position)
@@ -317,7 +328,6 @@ class Sequencing:
         self._asked.pop(log, None)
         self._store_problem, self._renewed_at = "", self._now()
         self._telemetry.registered(self._now() - began)
-        self.core.serve(log, found.epoch, found.position, found.bound)
         self.trusted(log, term.trusted_until - self._now())
 
     async def _locked(self, log: LogName) -> LogLock:
@@ -386,7 +396,7 @@ class Sequencing:
             if is_lost(why):
                 self._stop(lease.token.log, of[lease].epoch, str(why), "lock")
             elif self._now() - self._renewed_at >= self._times.renew_s:  # no place of the store has answered since
-                self._heard_of_store(why)
+                self._failed("renewing locks", why)
         for each in due:
             log = each.lease.token.log
             if self._served.get(log) is each:  # else its trust is none of the epoch that is served by now
@@ -406,8 +416,8 @@ class Sequencing:
                 await self._logs.raise_bound(served.lease.token, served.epoch, bound)
             except (OwnershipLost, StaleEpoch, LogUnknown) as exc:
                 self._stop(log, served.epoch, str(exc), "epoch")
-            except StoreError as exc:
-                self._heard_of_store(exc)
+            except Exception as exc:
+                self._failed("raising a bound", exc)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, sequence.LONGEST_PAUSE_S)
             else:
@@ -458,8 +468,7 @@ class Sequencing:
     def _note_soonest(self) -> None:
         self._soonest = min((each.lease.term.trusted_until for each in self._served.values()), default=float("inf"))
 
-    def _start(self, work: object, name: str) -> asyncio.Task[None]:
-        assert asyncio.iscoroutine(work)
+    def _start(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -467,8 +476,12 @@ class Sequencing:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (exc := task.exception()) is not None:
-            raise exc
+        try:
+            task.result()
+        except asyncio.CancelledError:
+            pass
+        except Exception:
+            self._telemetry.crashed(task.get_name())
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -17,7 +17,7 @@ from remora.log.entries import Entry, LogReads, LogTimes
 from remora.log.follower import MADE_AGAIN, Follower
 from remora.log.servers import LogServers
 from remora.model.errors import RemoraError, StoreError
-from remora.model.log import LogName, LogRefused, LogUnknown, PositionTaken, StaleEpoch, Token, check_entry
+from remora.model.log import LogKind, LogName, LogRefused, LogUnknown, PositionTaken, StaleEpoch, Token, check_entry
 from remora.policy.logs import appends
 from remora.policy.logs.appends import Next
 from remora.ports.log import Logs
@@ -60,6 +60,7 @@ class Log:
         self._times = times
         self._servers = LogServers(logs, name, addresses, times.ask_s, tls=tls)
         self._reads = LogReads(logs, name)
+        self._holds_entries = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,6 +79,7 @@ class Log:
         """
         check_entry(data)  # before a position is taken, which would be a hole
         ends, pause_s = self._now() + self._times.give_up_s, self._times.first_look_s
+        await self._require_entries()
         while True:
             try:
                 token = await self._servers.next(ends - self._now())
@@ -95,6 +97,19 @@ class Log:
                 self._servers.ended(token)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self._times.look_s)
+
+    async def _require_entries(self) -> None:
+        """Raise LogRefused for a counter, whose positions are somebody else's. A store that does not say is asked again
+        at the next append; meanwhile it is the one that refuses."""
+        if self._holds_entries:
+            return
+        try:
+            kind = (await self._logs.projection(self.name)).kind
+        except StoreError:  # also of a log that its first request makes
+            return
+        if kind is LogKind.COUNTER:
+            raise LogRefused(f"{self.name} is a counter: it holds no entries")
+        self._holds_entries = True
 
     async def _write(self, token: Token, data: bytes, ends: float) -> tuple[Next, StoreError | None]:
         """Write a position, and find out what became of that. Raises AppendUnclear where nobody can tell."""

@@ -33,7 +33,9 @@ class Owners:
 
     def is_dead(self, owner: str) -> bool:
         """Whether a server of this host had this name, and has ended."""
-        return self._lock is not None and owner in self._lock.dead()
+        with suppress(OSError):  # the folder was taken away: then leases decide
+            return self._lock is not None and owner in self._lock.dead()
+        return False
 
     def sweep(self, now: float) -> None:
         """Delete the files of servers that ended so long ago that their locks have ended by themselves; to be called

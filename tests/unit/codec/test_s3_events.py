@@ -473,6 +473,8 @@ def test_other_times_are_refused_by_name(text: str) -> None:
         ("s3.bucket.name", None, "s3.bucket.name", "is missing"),
         ("s3.bucket.name", "", "s3.bucket.name", "is empty"),
         ("s3.bucket.name", "b" * 256, "s3.bucket.name", "has 256 bytes, more than 255"),
+        ("s3.bucket.name", "tenant/b", "s3.bucket.name", "has a '/', which no bucket"),
+        ("s3.bucket.name", "b/", "s3.bucket.name", "has a '/', which no bucket"),
         ("s3.object.key", ..., "s3.object.key", "is missing"),
         ("s3.object.key", "", "s3.object.key", "is empty"),
         ("s3.object.key", "é" * 513, "s3.object.key", "has 1026 bytes, more than 1024"),

@@ -309,6 +309,34 @@ async def test_a_full_queue_is_not_its_brokers() -> None:
     assert error.kind == "answered"
 
 
+async def test_tag_0_of_several_means_all_that_are_outstanding() -> None:
+    """AMQP 0-9-1 says so: an ack with it ends all runs that are sent whole, a nack refuses all, and with nothing
+    outstanding neither does anything."""
+    for answered in ("acked", "nacked"):
+        story = Story(lanes=2, each=1)
+        getattr(story.channel, answered)(Confirm(0, True))
+        for lane in range(2):
+            story.push(lane)
+        story.flush()
+
+        getattr(story.channel, answered)(Confirm(0, True))
+
+        assert all(run is not None and run.is_over for run in story.runs)
+        assert [story.has_arrived(lane) for lane in range(2)] == [answered == "acked"] * 2
+
+
+@pytest.mark.parametrize("confirm", [Confirm(0, False), Confirm(2, True), Confirm(2, False)])
+async def test_a_confirm_of_what_was_not_sent(confirm: Confirm) -> None:
+    """A tag that no message has ends the connection; so does tag 0 alone, which means no message."""
+    story = Story(lanes=1, each=1)
+    story.push(0)
+    story.flush()
+
+    for answer in (story.channel.acked, story.channel.nacked):
+        with pytest.raises(BadFrames, match="never got"):
+            answer(confirm)
+
+
 async def test_how_far_a_refused_run_came() -> None:
     """A refusal tells how many messages arrived before it, and that the one behind them was tried once."""
     story = Story(lanes=1, each=3)

@@ -409,6 +409,7 @@ async def test_a_commit_and_an_abort_reach_their_reservation(site: Site, store: 
         (b'{"events":[{"bucket":"b","object":"a"},{"bucket":"b"}]}', 1, None),
         (b'{"events":[{"bucket":"b","object":"a"},{"bucket":"b","object":7}]}', 1, "object"),
         (b'{"events":[{"bucket":"","object":"a"}]}', 0, "bucket"),
+        (b'{"events":[{"bucket":"b","object":"a/b"},{"bucket":"a/b","object":"a"}]}', 1, "bucket"),
         (b'{"events":[{"bucket":"b","object":"a","bytes":0}]}', 0, "bytes"),
         (b'{"events":[{"bucket":"b","object":"a","bytes":1.5}]}', 0, "bytes"),
         (b'{"events":[{"bucket":"b","object":"a","size":1}]}', 0, None),

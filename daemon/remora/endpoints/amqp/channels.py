@@ -118,7 +118,9 @@ class Channel(Carrier[MessageRun, Sent]):
 
     def _confirmed(self, confirm: Confirm) -> list[Sent]:
         tag, found = confirm.tag, []
-        if not 0 < tag <= self._tag:
+        if confirm.multiple and not tag:  # AMQP 0-9-1 has it mean all that are outstanding
+            tag = self._tag
+        elif not 0 < tag <= self._tag:
             raise BadFrames("the broker confirms a message that it never got")
         if not confirm.multiple:
             one = self._sent.pop(tag, None)

@@ -93,7 +93,8 @@ def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 class Confirm(NamedTuple):
-    """An answer of the broker's to a message; with `multiple` also to all before it that have none yet."""
+    """An answer of the broker's to a message; with `multiple` also to all before it that have none yet, and with tag 0
+    to all."""
 
     tag: int
     multiple: bool

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from remora.codec.s3_events import MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents, Unconfirmed
+from remora.codec.s3_events import HAS_SLASH, MOST_BUCKET, MOST_KEY, MalformedEvent, TooManyEvents, Unconfirmed
 from remora.codec.s3_records import TWICE, shown_field
 from remora.codec.shard_hash import shards
 from remora.codec.speedups import repeated_name
@@ -250,6 +250,8 @@ def _key_of(number: int, event: Event) -> bytes:
     for name, text, most in (("bucket", event.bucket, MOST_BUCKET), ("object", event.object, MOST_KEY)):
         if len(text.encode(errors="surrogatepass")) > most:
             raise RefusedRequest(MALFORMED, f"{name} is longer than {most} bytes", record=number, field=name)
+    if "/" in event.bucket:
+        raise RefusedRequest(MALFORMED, f"bucket {HAS_SLASH}", record=number, field="bucket")
     return f"{event.bucket}:{event.object}".encode(errors="surrogatepass")
 
 
