@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from devkit.entries.entries import delivered
+from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import StoreFull
 from remora.model.ingest import IdempotencyKey, PublishResult, RoutedEvent
@@ -43,7 +44,8 @@ async def main(directory: Path, crowd: Path) -> None:
         move(write_batch.REMEMBERED_NS // 2)
         assert await is_refused(store, topic, number), "the rows are needed yet"
         move(write_batch.REMEMBERED_NS)
-        for later in range(number, number + AT_ONCE):
+        await until(lambda: is_stored(store, topic, number))  # room is looked for now and then
+        for later in range(number + 1, number + AT_ONCE):
             assert await put(store, topic, later) == PublishResult(1)
         assert others.left < 1 << 13, "the disk is as full as before"
         await others.goes()
@@ -68,6 +70,11 @@ async def is_refused(store: SqliteStore, topic: Topic, number: int) -> bool:
     except StoreFull:
         return True
     return False
+
+
+async def is_stored(store: SqliteStore, topic: Topic, number: int) -> bool:
+    """Whether a request finds room."""
+    return not await is_refused(store, topic, number)
 
 
 async def deliver(store: SqliteStore, token: LockToken) -> None:
