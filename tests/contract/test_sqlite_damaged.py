@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
+from remora.model.shard import LockToken
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
-from support.stores import own_topic, spread
+from remora.storage.sqlite.files import directory
+from remora.storage.sqlite.files import file as file_module
+from support.stores import held, own_topic, spread
 
 TOLD: list[bool] = []
 
@@ -90,3 +95,61 @@ async def test_files_without_topics_make_no_store_usable(store: SqliteStore) -> 
 
     assert len(store.damaged) == 1
     assert not store.connected
+
+
+async def test_a_large_damaged_file_holds_up_no_look_at_others(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a damaged file is read, however long that takes, the store notices that another file is gone; and who
+    closes it does not wait for the reading."""
+    damaged, other = await a_topic(store, 0), await a_topic(store, 1, requests=1)
+    begun, ended = threading.Event(), threading.Event()
+
+    def slow(_: Path, *, is_wanted: Callable[[], bool]) -> None:
+        begun.set()
+        while is_wanted():
+            pass
+        ended.set()
+
+    monkeypatch.setattr(file_module, "unreadable", slow)
+    damage(store, damaged)
+    await meet_damage(store, damaged)
+    assert await asyncio.to_thread(begun.wait, 120)
+
+    path = store._files.file_of(other.name).path
+    path.rename(path.with_suffix(".away"))
+    await store._watch.look()
+
+    assert "gone" in store.failing
+    assert not ended.is_set()
+    path.with_suffix(".away").rename(path)
+    await store._files.close()
+    assert await asyncio.to_thread(ended.wait, 120)
+
+
+async def test_a_file_that_turns_out_to_be_sound_is_opened_anew(store: SqliteStore) -> None:
+    """A look after the reading has everything opened anew, whatever was written to the file meanwhile."""
+    topic = await a_topic(store, 0, requests=1)
+    file = store._files.file_of(topic.name)
+    file.mark_damaged(StoreDamaged("so it seemed"))
+    await file.try_again()
+    assert file._reading is not None
+    await file._reading
+    await file.write(lambda connection: connection.execute("SELECT 1"))
+
+    await store._watch.look()
+
+    assert store._files.file_of(topic.name) is not file
+    assert store.connected
+
+
+async def test_who_leaves_a_locked_directory_is_dead(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of a store are free once it is closed, also where others keep its directory locked meanwhile."""
+    topic = await a_topic(store, 0, requests=1)
+    async with SqliteStore(store._files.settings) as other:
+        await held(other, topic.shard(0))
+        monkeypatch.setattr(directory, "_LOCK_WITHIN_S", 0.0)
+        with directory.locked(Path(store._files.settings.first)):
+            await other._files.close()
+
+    assert isinstance(await store.locks.acquire(topic.shard(0), "another", 60.0), LockToken)

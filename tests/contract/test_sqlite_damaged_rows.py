@@ -12,6 +12,8 @@ from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
 from remora.model.ingest import PublishResult, ReservedRoom
 from remora.model.log import LogKind, LogName
+from remora.model.record import DeadLetter
+from remora.model.shard import LockHolder
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.repair.checks import check_directory
@@ -164,3 +166,83 @@ async def test_a_catalogue_that_is_lost_is_noticed(store: SqliteStore) -> None:
 
     assert await store.catalog.topics() == before
     store.arrivals._look()
+
+
+@pytest.mark.parametrize("column", ["name", "uid", "shards", "former", "attributes"])
+async def test_text_of_which_a_bit_has_flipped_costs_no_other_topic(store: SqliteStore, column: str) -> None:
+    """Where a cell of a topic is no UTF-8, the catalogue has the others."""
+    for name in ("bad", "good"):
+        await store.own_topics.create(own_topic(name, 1))
+    await change(store, f"UPDATE topics SET {column} = CAST(x'62ff64' AS TEXT) WHERE name = 'bad'")
+    await change(store, "UPDATE meta SET value = value + 1 WHERE key = 'catalogue'")
+
+    topics = await store.catalog.topics()
+
+    assert "good" in [each.name for each in topics.values()]
+    for each in topics.values():
+        each.name.encode()
+
+
+@pytest.mark.parametrize("column", ["head", "tail", "settled", "used_bytes", "name"])
+@pytest.mark.parametrize("cell", ["x'00'", "CAST(x'62ff64' AS TEXT)"])
+async def test_a_queue_that_cannot_be_read_costs_no_other_one(store: SqliteStore, column: str, cell: str) -> None:
+    """Ledgers, figures and the expiry of reservations go on for the other queues of its file, which stays in use."""
+    tokens = []
+    for name in ("bad", "good"):
+        topic = await store.own_topics.create(own_topic(name, 1))
+        await store.ingest.publish(topic, spread(topic, 2))
+        await store.ingest.reserve(topic, [ReservedRoom(0, b"key", 10)])
+        tokens.append(await held(store, topic.first_shard))
+    await change(store, f"UPDATE queues SET {column} = {cell} WHERE name = 'bad'")
+    shards = [each.shard for each in tokens]
+
+    assert shards[1] in [each.shard for each in await store.ledger.balances(tokens)]
+    assert shards[1] in [each.shard for each in await store.inspection.backlog(shards)]
+    assert (await store.queue.expire_all(tokens, 0.0))[1] is None
+    assert (await store.inspection.stats(shards[1])).reservations == 0
+    assert (dict(store.damaged), store.connected) == ({}, True)
+
+
+async def test_a_lock_that_cannot_be_read_is_named(store: SqliteStore) -> None:
+    """Who wants a lock whose row makes no sense learns the row, and takes others."""
+    tokens = [await held(store, (await store.own_topics.create(own_topic(name, 1))).first_shard) for name in ("a", "b")]
+    await change(store, "UPDATE locks SET until_ns = 'x' WHERE queue = 1")
+
+    with pytest.raises(StoreDamaged, match="table locks, row a: until_ns: "):
+        await store.locks.acquire(tokens[0].shard, "other", 60.0)
+    assert isinstance(await store.locks.acquire(tokens[1].shard, "other", 60.0), LockHolder)
+
+
+async def test_a_letter_that_belongs_nowhere_costs_no_other_one(store: SqliteStore) -> None:
+    """All other letters are told, and then the row that says of no position."""
+    topic = await store.own_topics.create(own_topic("t", 1))
+    await store.ingest.publish(topic, spread(topic, 3))
+    token = await held(store, topic.first_shard)
+    places = [(f"0/{i}", f"0/{i + 1}") for i in range(3)]
+    for here, behind in places:
+        letter = DeadLetter("t", token.incarnation, here, behind, "refused", "why", 1, 1.0, 2.0, raw=b"x")
+        await store.letters.store(token, letter)
+    await change(store, "UPDATE letters SET position = x'00' WHERE position = 1")
+
+    found: list[str] = []
+
+    async def look() -> None:
+        async for each in store.letters.stored():
+            found.append(each.position)  # noqa: PERF401 - what was told before it ends with an error
+
+    with pytest.raises(StoreDamaged, match="table letters, row of t: position: "):
+        await look()
+
+    assert found == ["0/0", "0/2"]
+    assert store.connected
+
+
+async def test_a_cell_of_another_type_costs_no_file(store: SqliteStore) -> None:
+    """A change that meets a damaged row is refused with its name, and the file stays in use."""
+    topic = await store.own_topics.create(own_topic("t", 1))
+    await change(store, "UPDATE topics SET generation = 'x'")
+
+    with pytest.raises(StoreDamaged, match="row t: generation: "):
+        await store.own_topics.change(topic)
+
+    assert (dict(store.damaged), store.connected) == ({}, True)

@@ -54,6 +54,22 @@ async def test_delivery_goes_on_where_others_take_the_disk(block: int, tmp_path:
     assert done.stdout == "as told\n", done.stderr
 
 
+@pytest.mark.guarantee("in-the-embedded-store")
+async def test_keys_of_requests_give_their_room_back_on_a_full_disk(tmp_path: Path) -> None:
+    """With no byte free, requests with idempotency keys are refused once the rows of earlier ones have taken all room,
+    a repeat is recognised, and when those rows are old enough requests find their room, though the disk stays full."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    story = [sys.executable, "-W", "error", "-m", "support.crowded_keys", str(disk / "store"), str(disk / "others")]
+
+    done = await asyncio.to_thread(
+        subprocess.run, with_mount(TMPFS.format(megabytes=MEGABYTES), disk, story),
+        env=ENVIRONMENT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.stdout == "as told\n", done.stderr
+
+
 async def test_a_store_is_ready_once_an_event_can_take_the_ballast(
     store: SqliteStore, configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

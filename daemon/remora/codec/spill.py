@@ -129,6 +129,8 @@ def encode_owner(token: LockToken, run: SpilledRun, place: str) -> bytes:
 def decode_owner(name: str, value: bytes) -> RunOwner:
     """Whose a run is. Raises CodecError."""
     try:
-        return _decode_owner(value)
-    except msgspec.MsgspecError as exc:
+        owner = _decode_owner(value)
+        Origin(owner.origin)
+    except (msgspec.MsgspecError, ValueError) as exc:
         raise CodecError(f"run {name} in remora.runs", 0, str(exc)) from exc
+    return owner

@@ -166,6 +166,10 @@ class StoreDamaged(StoreError):
     """A part of the store cannot be read any more (a corrupted page): its queues stop until an operator acts."""
 
 
+class RowDamaged(StoreDamaged):
+    """A row of the embedded store is not what it is to be: who needs it is told, and all else of its file is used."""
+
+
 class DirectoryLost(StoreDamaged):
     """A directory of an embedded store of several cannot be used now: its queues stop until it is there again."""
 

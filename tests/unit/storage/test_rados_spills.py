@@ -14,8 +14,8 @@ import pytest
 from devkit.clock import in_virtual_time
 from remora.codec.queue_ops import decode_head
 from remora.codec.queue_state import QueueState, encode_spill, encode_state
-from remora.codec.spill import encode_page, encode_run, run_key
-from remora.model.errors import StoreError, StoreFull, StoreMisconfigured, StoreUnavailable
+from remora.codec.spill import RUN_KEY, encode_owner, encode_page, encode_run, run_key
+from remora.model.errors import CodecError, StoreError, StoreFull, StoreMisconfigured, StoreUnavailable
 from remora.model.position import Position
 from remora.model.record import Page
 from remora.model.shard import LockToken, Shard
@@ -23,6 +23,7 @@ from remora.model.spill import Spill, SpilledRun
 from remora.storage.librados import WriteOp, operations
 from remora.storage.rados.cluster.placement import Locator
 from remora.storage.rados.cluster.state import SPILL, STATE, StoredState, stored_state
+from remora.storage.rados.queues import runs as runs_module
 from remora.storage.rados.queues.queue import HeldProgress, MoveTurns, QueueParts
 from remora.storage.rados.queues.releases import Guard, Guards
 from remora.storage.rados.queues.runs import Runs, look_with_runs
@@ -304,3 +305,82 @@ async def test_a_pool_that_is_nearly_full_is_named(pool: str, answer: bytes | Ex
     connection: Any = SimpleNamespace(session=SimpleNamespace(placement=placement, ask_monitors=ask_monitors))
 
     assert await Runs(connection, pool)._why_full() == why
+
+
+class ListedRuns(Runs):
+    """Runs of two queues, which neither names, in a list that has a value that nobody can read; so are the keys of the
+    queue `bad`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, unreadable: bytes) -> None:
+        place = Locator("queues", "remora")
+        connection: Any = SimpleNamespace(
+            session=SimpleNamespace(placement=SimpleNamespace(own=place, notif=place)),
+            traffic=SimpleNamespace(looked=lambda _: None),
+        )
+        super().__init__(connection)
+        self.deleted: list[str] = []
+        self.listed = {f"{RUN_KEY}0": unreadable}
+        for number, queue in enumerate(("bad", "good"), 1):
+            run = SpilledRun(f"{RUN_KEY}{number}", Position(0, 0), Position(0, 9), 1, 9, 10 * number, "x")
+            token = LockToken(Shard(queue), "cookie", "incarnation")
+            self.listed[run.name] = encode_owner(token, run, str(self._locator(token.shard)))
+
+        async def all_values(*_: object) -> dict[str, bytes]:
+            return self.listed
+
+        monkeypatch.setattr(runs_module, "all_values", all_values)
+
+    async def _named(self, shard: Shard, incarnation: str) -> set[str]:
+        if shard.queue == "bad":
+            raise CodecError("remora.run.0/0", 0, "damaged")
+        return set()
+
+    async def _delete(self, pools: Any) -> None:
+        self.deleted += pools
+
+    async def _why_full(self) -> str:
+        return ""
+
+
+UNREADABLE = [b"\xff", encode_owner(TOKEN, SpilledRun("r", Position(0, 0), Position(0, 9), 1, 9, 10, "x"), "").replace(
+    b"radosgw", b"another"
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("unreadable", UNREADABLE, ids=["no value", "an origin that is none"])
+async def test_a_run_that_nobody_can_read_keeps_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unreadable: bytes
+) -> None:
+    """Others are counted and swept, and the log names it once; of a queue whose keys cannot be read no run is swept."""
+    runs = ListedRuns(monkeypatch, unreadable)
+
+    assert (await runs.usage()).by_shard == {Shard("bad"): 10, Shard("good"): 20}
+    await runs.sweep(0.0)
+    await runs.sweep(4000.0)
+
+    assert runs.deleted == [f"{RUN_KEY}2"]
+    assert [each.levelname for each in caplog.records] == ["ERROR"]
+
+
+@in_virtual_time
+async def test_guards_are_lifted_though_runs_cannot_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of runs that cannot be read keeps no queue guarded."""
+    lifted = asyncio.Event()
+
+    async def sweep(_: float) -> None:
+        raise StoreError("a list that nobody can read")
+
+    async def lift_stale() -> None:
+        lifted.set()
+
+    nothing: Any = SimpleNamespace()
+    guards = Guards(nothing, nothing, nothing, 4.0)
+    monkeypatch.setattr(guards, "lift_stale", lift_stale)
+    runs: Any = SimpleNamespace(sweep=sweep)
+    sweeping = asyncio.create_task(guards.run(runs))
+    await asyncio.wait(
+        [sweeping, asyncio.create_task(lifted.wait())], return_when=asyncio.FIRST_COMPLETED, timeout=9999
+    )
+
+    assert lifted.is_set()
+    sweeping.cancel()

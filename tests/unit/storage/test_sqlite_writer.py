@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import itertools
 import os
 import resource
 import sqlite3
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -227,6 +229,33 @@ async def test_nobody_waits_for_ever(writer: Writer, path: Path, monkeypatch: py
 
     assert await writer.write(insert("next"), durable=False) == "next"
     assert rows(path) == ["next"]
+
+
+async def test_what_is_given_up_holds_nothing(writer: Writer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the thread stands still, what a call that was given up or cancelled would have written takes no memory."""
+
+    class Payload:
+        """What a job would write."""
+
+    def job_of(payload: Payload) -> Callable[[sqlite3.Connection], object]:
+        return lambda _: payload
+
+    gate = Gate()
+    first = asyncio.ensure_future(writer.write(gate, durable=False))
+    monkeypatch.setattr(module, "ANSWER_WITHIN_S", 0.2)
+    payloads = [Payload(), Payload()]
+    held = [weakref.ref(each) for each in payloads]
+    given_up, cancelled = (asyncio.ensure_future(writer.write(job_of(payloads.pop()), durable=False)) for _ in held)
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.gather(given_up, cancelled, return_exceptions=True)
+    del given_up, cancelled
+    await asyncio.sleep(0)  # the loop holds what it has just told of
+    gc.collect()
+
+    assert [each() for each in held] == [None, None]
+    gate.free.set()
+    await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_cancelled_caller(writer: Writer, path: Path) -> None:

@@ -17,6 +17,7 @@ import random
 import secrets
 from collections.abc import Container, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Literal
 
 from msgspec.structs import replace
@@ -147,15 +148,23 @@ class RadosReleases(RadosPart):
         One that another worker holds is left to that worker, which may be about to move entries.
         """
         for queue, value in (await all_values(self._connection, _OBJECT, self._own)).items():
-            shard, holder = Shard(queue), None
-            if not value.startswith(_GUARDED) or shard in ours:
+            if not value.startswith(_GUARDED) or Shard(queue) in ours:
                 continue
-            with suppress(ShardGone):
-                holder = await holder_of(self._connection, shard, self._locator(shard))
-            if holder and is_workers(holder.cookie) and holder.entity != self._connection.session.entity:
-                continue
-            if not await self._has_runs(queue):
-                await self._replace(queue, value, b"")
+            try:
+                await self._lift_stale(queue, value)
+            except StoreUnavailable:
+                raise
+            except StoreError as exc:  # of this queue alone, such as runs that cannot be read
+                _log.debug("the guard of %s stays: %s", queue, exc)
+
+    async def _lift_stale(self, queue: str, value: bytes) -> None:
+        shard, holder = Shard(queue), None
+        with suppress(ShardGone):
+            holder = await holder_of(self._connection, shard, self._locator(shard))
+        if holder and is_workers(holder.cookie) and holder.entity != self._connection.session.entity:
+            return
+        if not await self._has_runs(queue):
+            await self._replace(queue, value, b"")
 
     async def _replace(self, queue: str, value: bytes, new: bytes) -> bool:
         """End a guard or a wait for runs since a queue has none; False where one has come meanwhile, or another value.
@@ -279,15 +288,21 @@ class Guards(RadosPart):
         """Now and then delete runs that no queue names, and lift guards that nobody needs, until cancelled."""
         while True:
             await asyncio.sleep(random.uniform(0.5, 1.5) * _SWEEP_EVERY_S)  # noqa: S311 - keeps daemons out of step
-            try:
-                await runs.sweep(asyncio.get_running_loop().time())
-                await self.lift_stale()
-            except StoreError as exc:
-                _log.debug("cannot sweep spilled entries and their guards: %s", exc)
+            for sweep in (partial(runs.sweep, asyncio.get_running_loop().time()), self.lift_stale):
+                try:
+                    await sweep()
+                except StoreError as exc:
+                    _log.debug("cannot sweep spilled entries and their guards: %s", exc)
 
     async def lift_stale(self) -> None:
         """Lift what was left by a worker that has stopped where nothing was moved; what this process set stays."""
         await self._releases.lift_stale(self._since.keys())
         for topic in (await self._registry.known()).topics.values():
-            if topic.first_shard not in self._since:
+            if topic.first_shard in self._since:
+                continue
+            try:
                 await self.lift(topic.first_shard)
+            except StoreUnavailable:
+                raise
+            except StoreError as exc:  # as above
+                _log.debug("the guard of topic %s stays: %s", topic.name, exc)

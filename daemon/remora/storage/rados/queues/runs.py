@@ -69,6 +69,7 @@ class Runs(RadosPart):
         self._pool = pool
         self._cached: dict[str, Page] = {}
         self._nameless: Sightings[str] = Sightings()
+        self._unread: set[str] = set()
 
     async def write(self, token: LockToken, run: SpilledRun, data: bytes) -> None:
         """Name a run of this queue, and store it. Raises StoreFull where the pool takes no more."""
@@ -161,14 +162,18 @@ class Runs(RadosPart):
         owners = {(each.shard, each.incarnation) for each in listed.values()}
         named: set[str] = set()
         for shard, incarnation in owners:
-            named |= await self._named(shard, incarnation)
+            try:
+                named |= await self._named(shard, incarnation)
+            except CodecError as exc:  # which of its runs it names is not known, so all of them stay
+                _log.debug("no spilled entries of %s are swept: %s", shard, exc)
+                named |= {name for name, each in listed.items() if each.shard == shard}
         self._nameless = self._nameless.after_look(listed.keys() - named, now)
         for name in self._nameless.seen_for(_NAMELESS_S, now):
             _log.info("deleting spilled entries that no queue names: %s of %s", name, listed[name].queue)
             await self._delete({name: listed[name].pool})
 
     async def _named(self, shard: Shard, incarnation: str) -> set[str]:
-        """The runs that a queue names; none where it is gone, or made anew."""
+        """The runs that a queue names; none where it is gone, or made anew. Raises CodecError."""
         found: dict[str, bytes] = {}
         more = True
         while more:
@@ -180,13 +185,23 @@ class Runs(RadosPart):
                 return set()
             found |= page.values
             more = page.more and bool(page.values)
-        return {decoded(lambda value: decode_run(key, value), value, RUNS).name for key, value in found.items()}  # noqa: B023 - called at once
+        return {decode_run(key, value).name for key, value in found.items()}
 
     async def _all(self) -> Mapping[str, RunOwner]:
-        """The list of all runs, with whose they are."""
+        """The list of all runs, with whose they are. A run of which that cannot be read stays, and is named once."""
         found = await all_values(self._connection, RUNS, self._own)
         self._connection.traffic.looked(sum(len(name) + len(raw) for name, raw in found.items()))
-        return {name: decoded(lambda raw: decode_owner(name, raw), raw, RUNS) for name, raw in found.items()}  # noqa: B023 - called at once
+        listed: dict[str, RunOwner] = {}
+        unread: set[str] = set()
+        for name, raw in found.items():
+            try:
+                listed[name] = decode_owner(name, raw)
+            except CodecError as exc:
+                unread.add(name)
+                if name not in self._unread:
+                    _log.error("it is not counted as spilled, and never swept: %s", exc)
+        self._unread = unread
+        return listed
 
     async def _on_list(self, operation: WriteOp) -> None:
         await self._connection.run(operation, RUNS, f"writing to {RUNS}", _WRITTEN, self._own)

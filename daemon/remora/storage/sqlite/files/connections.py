@@ -4,8 +4,9 @@ of its own, since an open one remembers pages that it has read before."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def connect(path: Path, *, reader: bool, patience_s: float = 0.0) -> FileConnect
             if not (lacks_room(exc) and path.exists() and give_slice(path.parent)):
                 raise
 
+
+_TEXT = partial(str, encoding="utf-8", errors="backslashreplace")
 
 _doubted: set[FileId] = set()
 """Files whose log may lack on the disk what this process, by any connection, has written there."""
@@ -115,6 +118,8 @@ def _connected(path: Path, reader: bool, patience_s: float) -> FileConnection:
     )
     assert isinstance(connection, FileConnection)
     try:
+        # Text of which a bit has flipped is other text and no error, which would keep all other rows from being read.
+        connection.text_factory = _TEXT
         connection.keep(path)
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if reader else _WRITER_CACHE_KIB}")
         # Debian's SQLite overwrites what is deleted, which makes removals slower by a quarter. Mapped pages would
@@ -186,10 +191,16 @@ _TABLES = ("meta", "topics", "queues", "locks")
 """Without these nothing can be delivered of what a file holds. They are small, whatever waits."""
 
 
-def is_sound(path: Path) -> bool:
-    """Whether SQLite finds nothing wrong in a file that it has met damage in. Takes long for a large one."""
+_STEPS = 100_000
+"""So many steps of SQLite's machine between two looks whether its answer is wanted yet."""
+
+
+def is_sound(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> bool:
+    """Whether SQLite finds nothing wrong in a file that it has met damage in, and that `is_wanted` until then. Takes
+    long for a large one."""
     try:
         with closing(connect(path, reader=True, patience_s=_PATIENCE_S)) as connection:
+            connection.set_progress_handler(lambda: not is_wanted(), _STEPS)
             (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             return bool(found == "ok")
     except (sqlite3.Error, StoreError):

@@ -23,7 +23,7 @@ from remora.storage.sqlite.files.connections import FileConnection, connect, is_
 from remora.storage.sqlite.files.refusals import is_busy, kept_busy, of_the_host, translated, unreadable
 from remora.storage.sqlite.files.room import Room, looked_into, reserve_on
 from remora.storage.sqlite.files.writer import Around, Done, Job, Writer, WriterStats
-from remora.storage.sqlite.tables import recent, schema
+from remora.storage.sqlite.tables import recent, schema, write_batch
 
 T = TypeVar("T")
 
@@ -51,8 +51,7 @@ class FilePlace(NamedTuple):
 
 
 class File:
-    """One file of the store. `is_stale` when the files are to be opened anew: others lie in their place; `outgrown`
-    says why it is of no use where a newer remora has migrated it."""
+    """One file of the store. `outgrown` says why it is of no use where a newer remora has migrated it."""
 
     def __init__(
         self, path: Path, bell: Bell, changed: Callable[[], None], place: FilePlace, meter: StageMeter = NO_METER
@@ -67,7 +66,7 @@ class File:
         self.has_topics = True
         self.damage: StoreDamaged | None = None
         self.is_further = place.is_further
-        self.is_stale = False
+        self._is_elsewhere = self._is_doubted = False
         self.outgrown = ""
         self._is_examined = False
         self._refused_until = 0.0
@@ -85,11 +84,17 @@ class File:
             self._check_names(connection)
             self._check_version(connection)
 
-        around = Around(check, recent.is_due, recent.settle, recent.make_room)
+        around = Around(check, recent.is_due, recent.settle, write_batch.make_room)
         room = Room(path, self._kept, place.files, place.most_together)
         self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the files are to be opened anew: others lie in their place, or this one is not what it was."""
+        return self._is_elsewhere or self._is_doubted
 
     @property
     def waiting(self) -> int:
@@ -269,6 +274,15 @@ class File:
         if _WRITING in self._troubles:
             with suppress(StoreError):
                 await self.write(write_nothing, upkeep=True)
+        if self._reading is not None and self._reading.done():
+            done, self._reading = self._reading, None
+            done.result()
+        is_doubtful = self.damage is not None and not self._is_examined
+        if self._reading is None and (is_doubtful or _READING in self._troubles):
+            # Beside the looks at all files, which a large file must not hold up.
+            self._reading = asyncio.create_task(self._read_through(), name=f"read {self.path.name}")
+
+    async def _read_through(self) -> None:
         if _READING in self._troubles:
             await self._read_all()
         if self.damage is not None and not self._is_examined:
@@ -281,8 +295,8 @@ class File:
         except OSError as exc:
             raise of_the_host(exc, self.path) from exc
         self._place = self._place or found
-        self.is_stale = found != self._place
-        if self.is_stale:
+        self._is_elsewhere = found != self._place
+        if self._is_elsewhere:
             raise StoreAway("gone", f"{self.path} is gone: another file lies in its place")
 
     def _check_names(self, connection: sqlite3.Connection) -> None:
@@ -292,7 +306,7 @@ class File:
                 connection.check(self.path)
         except StoreAway:
             self._check_place()  # rather the whole directory is away, and comes back as it was
-            self.is_stale = True
+            self._is_doubted = True
             raise
 
     def _check_version(self, connection: sqlite3.Connection) -> None:
@@ -307,7 +321,7 @@ class File:
     async def _read_all(self) -> bool:
         """Whether the host gives all bytes of the file."""
         began = time.monotonic()
-        unread = await asyncio.to_thread(unreadable, self.path)
+        unread = await asyncio.to_thread(unreadable, self.path, is_wanted=self._is_wanted)
         if unread is None:
             self._well(_READING)
         elif isinstance(error := of_the_host(unread, self.path), StoreAway):
@@ -319,11 +333,15 @@ class File:
         """Tell damage that stays from a disk that could not be read: SQLite has one name for both."""
         if not await self._read_all():
             self.damage = None
-        elif await asyncio.to_thread(is_sound, self.path):
+        elif await asyncio.to_thread(is_sound, self.path, self._is_wanted):
             self.damage = None
-            self.is_stale = True  # it may have been left out when the others were brought up to date
+            self._is_doubted = True  # it may have been left out when the others were brought up to date
         self._is_examined = self.damage is damage
         self._changed()
+
+    def _is_wanted(self) -> bool:
+        """Whether anybody waits for what is read of the file."""
+        return not self._is_closed
 
     def _met(self, doing: str, error: StoreAway) -> None:
         if self.is_further and error.cause != "no_room":
@@ -343,6 +361,8 @@ class File:
     def close(self) -> threading.Thread | None:
         """Take no more calls; the thread that has to be waited for, before the last connection can be closed."""
         self._is_closed = True
+        if self._reading is not None:
+            self._reading.cancel()
         return self._writer.end()
 
     def disconnect(self) -> None:

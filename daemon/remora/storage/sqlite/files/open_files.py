@@ -355,7 +355,9 @@ class Files:
     def _wait_and_leave(self, files: Sequence[File], threads: Sequence[threading.Thread], owner: Owner | None) -> None:
         _wait_and_disconnect(files, threads)
         if owner is not None:
-            with suppress(OSError, StoreError), locked(self._directory):
+            with ExitStack() as held:
+                with suppress(OSError, StoreError):  # of a directory that is gone, or that others keep locked
+                    held.enter_context(locked(self._directory))
                 owner.close()
 
     @property

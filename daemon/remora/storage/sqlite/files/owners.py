@@ -23,9 +23,18 @@ class Owner:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         self._path = self._directory / self.entity
         self._dead: set[str] = set()
-        self._descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Opened first: who may not list the folder leaves no file in it, and no descriptor.
         self._folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except BaseException:
+            os.close(self._folder)
+            raise
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:  # of a file system without such locks, or one that has no more
+            self.close()
+            raise
 
     def is_dead(self, entity: str) -> bool:
         """Whether another's process has ended, or closed its store. One that is merely frozen lives."""
@@ -57,7 +66,7 @@ class Owner:
             # Without a name for the own file somebody has deleted the files of those that live, too. It is asked of the
             # descriptor: by a path the event loop would block.
             return os.fstat(self._descriptor).st_nlink > 0
-        except OSError:
+        except (OSError, ValueError):  # as of a name that is none
             return False  # not known: then its lease decides
         try:
             # Shared, so that several who ask at once do not take each other for the owner.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from remora.model.errors import StoreError
 from remora.model.shard import LockHolder, LockToken, Shard
@@ -42,6 +43,15 @@ class SqlitePart:
 
         await asyncio.gather(*(one(file, of_file) for file, of_file in by_file.items()))
         return [lost.get(token) for token in tokens]
+
+
+class LockColumns(NamedTuple):
+    """The columns of a lock that say who has it, as `holder_of` takes them."""
+
+    entity: str
+    cookie: str
+    boot: str
+    until_ns: int
 
 
 def holder_of(files: Files, entity: str, cookie: str, boot: str, until_ns: int) -> LockHolder:

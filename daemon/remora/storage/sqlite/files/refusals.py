@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -103,15 +104,18 @@ def of_the_host(exc: OSError, path: Path) -> StoreError:
     return StoreAway("io_error", f"{path} cannot be used: {why}")
 
 
-def unreadable(path: Path, most: int | None = None) -> OSError | None:
-    """The error with which the host refuses to give the file's bytes, or the first `most` of them.
+def unreadable(path: Path, most: int | None = None, is_wanted: Callable[[], bool] = lambda: True) -> OSError | None:
+    """The error with which the host refuses to give the file's bytes, or the first `most` of them, or those that were
+    read while that `is_wanted`.
 
     SQLite calls a page damaged that could not be read.
     """
     try:
         with opened(path) as descriptor:
-            place, part = 0, _PART_BYTES
-            while (most is None or place < most) and (part := len(os.pread(descriptor, _PART_BYTES, place))):
+            place = 0
+            while is_wanted() and (most is None or place < most):
+                if not (part := len(os.pread(descriptor, _PART_BYTES, place))):
+                    break
                 place += part
     except OSError as exc:
         return exc

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from remora.model.errors import StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.model.errors import RowDamaged, StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
 from remora.policy.ingest.disk_room import SCARCE_PAGES
 from remora.policy.status.stages import EventStage
 from remora.ports.stages import NO_METER, StageMeter
@@ -85,6 +85,11 @@ class _QueuedJob:
     result: Any = None
     error: BaseException | None = None
 
+    def let_go(self) -> None:
+        """Keep nothing of a job that nobody waits for, however long the thread stands still: the job goes first, so
+        that it is not done where its future has gone."""
+        self.job, self.future = (lambda _: None), None
+
 
 @dataclass(frozen=True, slots=True)
 class Around:
@@ -146,12 +151,13 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._submit(_QueuedJob(job, durable, upkeep, future), may_wait=may_wait)
+        self._submit(order := _QueuedJob(job, durable, upkeep, future), may_wait=may_wait)
         alarm = loop.call_later(ANSWER_WITHIN_S, _give_up, future, self._path)
         try:
             return await future
         finally:
             alarm.cancel()
+            order.let_go()
 
     def post(self, job: Job[T], done: Done[T] | None = None) -> None:
         """Have a job of upkeep run without waiting for it, and without a sync of its own."""
@@ -198,7 +204,7 @@ class Writer:
         for stage, seconds in times:
             self._meter.stage_took(stage, "sqlite", seconds)
         for order in orders:
-            if isinstance(order.error, StoreDamaged):
+            if isinstance(order.error, StoreDamaged) and not isinstance(order.error, RowDamaged):
                 self._on_damage(order.error)
             if order.done is not None:
                 order.done(order.result if order.error is None else order.error)
@@ -337,8 +343,9 @@ class Writer:
     def _one(self, connection: FileConnection, order: _QueuedJob, shared: bool) -> None:
         """Run one job. What it raises is its own affair, unless the whole transaction cannot go on."""
         order.result = order.error = None
-        if order.future is not None and order.future.done():
-            return  # the caller was cancelled
+        future = order.future  # which goes when the caller does
+        if future is not None and future.done():
+            return
         if not order.upkeep and not self._room.takes_events(connection):
             order.error = self._room.refusal()
             return
@@ -399,7 +406,7 @@ class Writer:
             return None if self._connection is None else copy(self._connection)
         except sqlite3.Error as exc:
             self._met(exc)
-            return None
+        return None
 
     def _begin_log_anew(self) -> None:
         if self._connection is not None and time.monotonic() >= self._log_is_kept_until:

@@ -7,12 +7,12 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from remora.codec.sequence import with_number, without_number
-from remora.model.errors import ShardGone, StoreDamaged, TopicUnknown
+from remora.model.errors import RowDamaged, ShardGone, StoreDamaged, TopicUnknown
 from remora.model.position import Position
 from remora.model.record import CorruptLetter, DeadLetter, LetterTotals, Redrive
 from remora.model.shard import LockToken, Shard
@@ -21,7 +21,7 @@ from remora.storage.sqlite.files.file import File
 from remora.storage.sqlite.files.part import SqlitePart
 from remora.storage.sqlite.ingest.one_topic import check_open
 from remora.storage.sqlite.tables.queue_rows import held_row
-from remora.storage.sqlite.tables.soundness import changed_letter, letter_checksum
+from remora.storage.sqlite.tables.soundness import changed_letter, letter_checksum, typed
 from remora.storage.sqlite.tables.write_batch import RoomNeed, WriteBatch
 
 _VERSION = 1
@@ -88,15 +88,16 @@ class SqliteDeadLetters(SqlitePart):
 
         def standing(connection: sqlite3.Connection) -> list[_LetterRow]:
             queue = held_row(connection, token, self._files.owner.entity)
-            return _rows(connection, _STANDING, (token.shard.queue, token.incarnation, queue.head))
+            place = token.shard.queue, token.incarnation, queue.head
+            return [_typed(connection, cells) for cells in connection.execute(_STANDING, place)]
 
         return [_letter(row) for row in await self._file(token.shard).read(standing)]
 
     async def stored(self, queue: str | None = None) -> AsyncIterator[DeadLetter]:
         """Every stored letter, of one queue or of all, in position order within each queue and incarnation.
 
-        One that has changed at rest is a CorruptLetter. Raises StoreDamaged after the letters of all other files when a
-        file is damaged.
+        One that has changed at rest is a CorruptLetter. Raises StoreDamaged after all other letters when a file is
+        damaged, or a row does not say where its letter belongs.
         """
         damage: StoreDamaged | None = None
         for file in self._files.all if queue is None else [self._files.file_of(own_topic_name(queue))]:
@@ -118,14 +119,33 @@ class SqliteDeadLetters(SqlitePart):
 
     async def _of_file(self, file: File, queue: str | None) -> AsyncIterator[DeadLetter]:
         query, last = (_ALL if queue is None else _OF_QUEUE), (queue or "", "", -1, -1)
-        while page := await file.read(lambda connection: _rows(connection, query, (*last, _PAGE))):  # noqa: B023 - awaited
-            for row in page:
-                yield _letter(row)
-            last = page[-1][:4]
+        damage: RowDamaged | None = None
+        while page := await file.read(lambda connection: _page(connection, query, (*last, _PAGE))):  # noqa: B023 - awaited
+            for _, row in page:
+                if isinstance(row, RowDamaged):
+                    damage = row
+                else:
+                    yield _letter(row)
+            last = page[-1][0]
+        if damage is not None:
+            raise damage
 
 
-def _rows(connection: sqlite3.Connection, query: str, values: tuple[str | int, ...]) -> list[_LetterRow]:
-    return [_LetterRow(*row) for row in connection.execute(query, values)]
+def _page(
+    connection: sqlite3.Connection, query: str, values: tuple[Any, ...]
+) -> list[tuple[tuple[Any, ...], _LetterRow | RowDamaged]]:
+    """Rows behind a place, each with its own, and those that cannot be read as the reason."""
+    found: list[tuple[tuple[Any, ...], _LetterRow | RowDamaged]] = []
+    for cells in connection.execute(query, values):
+        try:
+            found.append((cells[:4], _typed(connection, cells)))
+        except RowDamaged as exc:
+            found.append((cells[:4], exc))
+    return found
+
+
+def _typed(connection: sqlite3.Connection, cells: tuple[Any, ...]) -> _LetterRow:
+    return typed(connection, _LetterRow, cells, "letters", f"of {cells[0]}")
 
 
 def _row(letter: DeadLetter) -> _LetterRow:

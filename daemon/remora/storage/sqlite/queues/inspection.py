@@ -8,18 +8,19 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from remora.codec.rendering_plain import age_s
-from remora.model.errors import ShardGone, StoreError
+from remora.model.errors import RowDamaged, ShardGone, StoreError
 from remora.model.record import CorruptBytes
 from remora.model.shard import Shard, ShardStats
 from remora.storage.sqlite.files.file import File
-from remora.storage.sqlite.files.part import SqlitePart, holder_of
+from remora.storage.sqlite.files.part import LockColumns, SqlitePart, holder_of
 from remora.storage.sqlite.queues.queue import read_page
 from remora.storage.sqlite.tables import recent
 from remora.storage.sqlite.tables.queue_rows import queue_row
 from remora.storage.sqlite.tables.schema import POSITION_BITS
-from remora.storage.sqlite.tables.soundness import changed
+from remora.storage.sqlite.tables.soundness import changed, typed
 
 _PAGE = 256
 _SURVEYED_AT_ONCE = 64
@@ -34,6 +35,22 @@ LEFT JOIN locks AS l ON l.queue = q.id
 WHERE q.name = ?
 """  # noqa: S608 - a constant of the schema
 _NOT_EMPTY = "SELECT name FROM queues WHERE tail > head OR reservations > 0"
+
+
+class _Figures(NamedTuple):
+    """Those of a queue, with its oldest entry where that has settled."""
+
+    name: str
+    entries: int
+    used_bytes: int
+    capacity_bytes: int
+    reservations: int
+    reserved_bytes: int
+    oldest: bytes | None
+    checksum: int | None
+    id: int
+    head: int
+    settled: int
 
 
 class SqliteInspection(SqlitePart):
@@ -82,7 +99,7 @@ class SqliteInspection(SqlitePart):
     def _figures_of(self, connection: sqlite3.Connection, shards: Sequence[Shard]) -> list[ShardStats]:
         found: list[ShardStats] = []
         for shard in shards:
-            with suppress(ShardGone):
+            with suppress(ShardGone, RowDamaged):  # whose owner meets that
                 found.append(self._figures(connection, shard))
         return found
 
@@ -90,18 +107,20 @@ class SqliteInspection(SqlitePart):
         row = connection.execute(_FIGURES, (shard.queue,)).fetchone()
         if row is None:
             raise ShardGone(f"there is no queue {shard}")
-        _, entries, used, capacity, reservations, reserved, oldest, checksum, queue, head, settled, *lock = row
-        if entries and head >= settled:
-            oldest, checksum = recent.entry(connection, queue, head) or (None, None)
-        front = None if oldest is None or changed(queue, head, [(oldest, checksum)]) else oldest
+        found = typed(connection, _Figures, row[:-4], "queues", shard.queue)
+        oldest, checksum = found.oldest, found.checksum
+        if found.entries and found.head >= found.settled:
+            oldest, checksum = recent.entry(connection, found.id, found.head) or (None, None)
+        front = None if oldest is None or changed(found.id, found.head, [(oldest, checksum)]) else oldest
+        lock = None if row[-1] is None else typed(connection, LockColumns, row[-4:], "locks", shard.queue)
         return ShardStats(
             shard=shard,
-            entries=entries,
+            entries=found.entries,
             entries_exact=True,
-            used_bytes=used,
-            capacity_bytes=capacity,
-            reservations=reservations,
-            reserved_bytes=reserved,
+            used_bytes=found.used_bytes,
+            capacity_bytes=found.capacity_bytes,
+            reservations=found.reservations,
+            reserved_bytes=found.reserved_bytes,
             oldest_age_s=None if front is None else age_s(front, time.time_ns()),
-            holder=None if lock[0] is None else holder_of(self._files, *lock),
+            holder=None if lock is None else holder_of(self._files, *lock),
         )

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from remora.model.errors import ShardGone, StoreError
+from remora.model.errors import RowDamaged, ShardGone, StoreError
 from remora.model.ledger import Balance, Tally
 from remora.model.shard import LockToken, Shard
 from remora.storage.sqlite.files.file import File
 from remora.storage.sqlite.files.part import SqlitePart
 from remora.storage.sqlite.queues.queue import present
 from remora.storage.sqlite.tables.queue_rows import QueueRow
+from remora.storage.sqlite.tables.soundness import typed
 
 _PAGE = 4096
 
@@ -86,7 +87,7 @@ class SqliteLedger(SqlitePart):
         return found
 
     async def _of_file(self, file: File, wanted: dict[str, LockToken], files: int) -> list[Balance]:
-        rows = await file.read(lambda connection: [_LedgerRow(*row) for row in connection.execute(_ALL)])
+        rows = await file.read(_sound_rows)
         await asyncio.sleep(0)  # others have their turn between two files, and between two queues
         ours = [row for row in rows if row.name in wanted and row.incarnation == wanted[row.name].incarnation]
         empty = [row for row in ours if row.head == row.tail]
@@ -94,17 +95,26 @@ class SqliteLedger(SqlitePart):
         full = [row.name for row in ours if row.head < row.tail]
         each = max(_COUNTED_EACH, _COUNTED // max(1, len(full) * files))
         for name in full:
-            with suppress(ShardGone):
+            with suppress(ShardGone, RowDamaged):
                 found.append(await file.read(lambda connection: _front(connection, wanted[name], each)))  # noqa: B023 - awaited
             await asyncio.sleep(0)
         return found
+
+
+def _sound_rows(connection: sqlite3.Connection) -> list[_LedgerRow]:
+    """All ledgers, without those that cannot be read: their owners meet that."""
+    found = []
+    for row in connection.execute(_ALL):
+        with suppress(RowDamaged):
+            found.append(typed(connection, _LedgerRow, row, "queues", str(row[0])))
+    return found
 
 
 def _row(connection: sqlite3.Connection, queue: str) -> _LedgerRow:
     row = connection.execute(_ONE, (queue,)).fetchone()
     if row is None:
         raise ShardGone(f"there is no queue {queue}")
-    return _LedgerRow(*row)
+    return typed(connection, _LedgerRow, row, "queues", queue)
 
 
 def _front(connection: sqlite3.Connection, token: LockToken, most: int) -> Balance:

@@ -11,9 +11,10 @@ import msgspec
 from remora.model.errors import ShardGone, StoreError
 from remora.model.shard import LockHolder, LockToken, Origin, Shard
 from remora.storage.sqlite.files.file import File
-from remora.storage.sqlite.files.part import SqlitePart, holder_of
+from remora.storage.sqlite.files.part import LockColumns, SqlitePart, holder_of
 from remora.storage.sqlite.tables.clock import boot_id, now_ns
 from remora.storage.sqlite.tables.queue_rows import lock_lost
+from remora.storage.sqlite.tables.soundness import typed
 
 _LOOK = """
 SELECT q.id, q.incarnation, l.entity, l.cookie, l.boot, l.until_ns
@@ -100,7 +101,7 @@ class SqliteLocks(SqlitePart):
         queue, incarnation, *lock = row
         if lock[0] is None or lock[:2] == [self._files.owner.entity, cookie]:
             return queue, incarnation, None
-        holder = holder_of(self._files, *lock)
+        holder = holder_of(self._files, *typed(connection, LockColumns, lock, "locks", shard.queue))
         return queue, incarnation, holder if holder.lease_left_s else None
 
     async def _renew_in(self, file: File, tokens: Sequence[LockToken], lease_s: float) -> dict[LockToken, StoreError]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from remora.model.errors import OwnershipLost, ShardGone, StoreDamaged, StoreError
+from remora.model.errors import OwnershipLost, RowDamaged, ShardGone, StoreDamaged, StoreError
 from remora.model.ledger import Tally
 from remora.model.record import Page
 from remora.model.shard import LockToken, Origin, Shard
@@ -83,17 +84,21 @@ class SqliteQueue(SqlitePart):
 
         def expire(connection: sqlite3.Connection) -> dict[LockToken, StoreError]:
             lost: dict[LockToken, StoreError] = {}
-            queues: list[QueueRow] = []
+            topics: defaultdict[int, list[LockToken]] = defaultdict(list)
+            older_than_ns = int(older_than_s * 1e9)
             for token in due:
                 try:
-                    queues.append(held_row(connection, token, self._me))
-                except (OwnershipLost, ShardGone) as exc:
+                    queue = held_row(connection, token, self._me)
+                except (OwnershipLost, ShardGone, RowDamaged) as exc:
                     lost[token] = exc
-            older_than_ns = int(older_than_s * 1e9)
-            for queue in queues:
+                    continue
                 expire_stale(connection, queue, older_than_ns)
-            for topic in {queue.topic for queue in queues}:
-                expire_events(connection, topic, older_than_ns)
+                topics[queue.topic].append(token)
+            for topic, of_topic in topics.items():
+                try:
+                    expire_events(connection, topic, older_than_ns)
+                except RowDamaged as exc:  # before it has changed anything
+                    lost |= dict.fromkeys(of_topic, exc)
             return lost
 
         return await file.write(expire, durable=False, upkeep=True) if due else {}

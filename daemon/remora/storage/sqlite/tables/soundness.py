@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from remora.codec import speedups
-from remora.model.errors import StoreDamaged
+from remora.model.errors import RowDamaged
 
 NO_CHECKSUM = "it has no checksum, though one before it has"
 
@@ -82,7 +82,7 @@ _PLACE = re.compile(r" - at `\$\[(\d+)\]`$")
 
 
 def typed(connection: sqlite3.Connection, kind: type[T], cells: object, table: str, row: str) -> T:
-    """A row as a named tuple. Raises StoreDamaged, with file, table, row and column, for a cell of another type."""
+    """A row as a named tuple. Raises RowDamaged, with file, table, row and column, for a cell of another type."""
     try:
         found: T = msgspec.convert(cells, kind, builtin_types=(bytes,))
     except msgspec.ValidationError as exc:
@@ -95,7 +95,7 @@ def typed(connection: sqlite3.Connection, kind: type[T], cells: object, table: s
 
 
 def unpacked(connection: sqlite3.Connection, decode: Callable[[bytes], V], packed: Any, table: str, row: str) -> V:
-    """What a cell of a row has packed. Raises StoreDamaged, with file, table and row, for anything else."""
+    """What a cell of a row has packed. Raises RowDamaged, with file, table and row, for anything else."""
     try:
         return decode(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as exc:
@@ -103,7 +103,7 @@ def unpacked(connection: sqlite3.Connection, decode: Callable[[bytes], V], packe
 
 
 def number_fact(connection: sqlite3.Connection, key: str, default: int | None = None) -> int:
-    """A fact of a file about itself that is a number; where it is missing the default. Raises StoreDamaged."""
+    """A fact of a file about itself that is a number; where it is missing the default. Raises RowDamaged."""
     found = connection.execute(_FACT, (key,)).fetchone()
     if found is None and default is not None:
         return default
@@ -113,7 +113,7 @@ def number_fact(connection: sqlite3.Connection, key: str, default: int | None = 
     return found[0]
 
 
-def row_damaged(connection: sqlite3.Connection, table: str, row: str, why: str) -> StoreDamaged:
+def row_damaged(connection: sqlite3.Connection, table: str, row: str, why: str) -> RowDamaged:
     """The error for a row that makes no sense."""
     (_, _, path) = connection.execute("PRAGMA database_list").fetchone()
-    return StoreDamaged(f"{path} is damaged: table {table}, row {row}: {why}")
+    return RowDamaged(f"{path} is damaged: table {table}, row {row}: {why}")

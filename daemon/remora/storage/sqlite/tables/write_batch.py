@@ -76,6 +76,17 @@ DELETE FROM once WHERE number IN (SELECT number FROM once ORDER BY number LIMIT 
 """  # noqa: S608 - a constant
 
 
+_FORGOTTEN_AT_ONCE = 4096
+_FORGET_OLD = [
+    f"""
+DELETE FROM {table} WHERE number IN (SELECT number FROM {table} WHERE {ended} ORDER BY number LIMIT :most)
+AND {AGE} > :keep
+"""  # noqa: S608 - constants
+    for table, ended in (("once", "1"), ("reservations", "state <> 'open'"), ("decisions", "length(parts) = 0"))
+]
+"""On a full disk. Else each request forgets some older ones, which it cannot where it finds no room itself."""
+
+
 class RoomNeed(NamedTuple):
     """What some entries take of a queue's room."""
 
@@ -320,6 +331,14 @@ def _figures(queue: QueueUpdate) -> tuple[int, ...]:
         queue.reserved_bytes,
         queue.settled,
     )
+
+
+def make_room(connection: sqlite3.Connection) -> bool:
+    """Within a transaction, give up what nobody asks for any more, delivered entries and requests that would not be
+    recognised any longer; whether there was any."""
+    values = {"boot": boot_id(), "now": now_ns(), "keep": REMEMBERED_NS, "most": _FORGOTTEN_AT_ONCE}
+    forgotten = sum([connection.execute(statement, values).rowcount for statement in _FORGET_OLD])
+    return recent.make_room(connection) or forgotten > 0
 
 
 def forget_attempts(connection: sqlite3.Connection, ends: Mapping[int, int]) -> None:
