@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from devkit.entries.entries import delivered
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
-from remora.model.ingest import PublishResult, ReservedRoom
+from remora.model.fan_out import FannedOut, TopicCopies
+from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom
 from remora.model.log import LogKind, LogName
 from remora.model.record import DeadLetter
 from remora.model.shard import LockHolder
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
+from remora.storage.sqlite.files import writer
 from remora.storage.sqlite.repair.checks import check_directory
+from remora.storage.sqlite.tables import recent
 from support.stores import expire, held, own_topic, spread
 
 LOG = LogName(b"remora", b"log")
@@ -246,3 +250,47 @@ async def test_a_cell_of_another_type_costs_no_file(store: SqliteStore) -> None:
         await store.own_topics.change(topic)
 
     assert (dict(store.damaged), store.connected) == ({}, True)
+
+
+async def test_a_row_of_the_log_that_cannot_be_read_costs_its_queues_alone(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the log is long and its oldest row has changed, the row stays and is named once, its queue says what it has
+    lost, and another queue stores, delivers and removes as before, in a file that stays in use."""
+    monkeypatch.setattr(recent, "LONGEST", 0)
+    monkeypatch.setattr(writer, "_TIDY_AGAIN_S", 0.0)
+    bad, good = [await store.own_topics.create(own_topic(name, 1)) for name in ("bad", "good")]
+    lost, kept = [await held(store, topic.first_shard) for topic in (bad, good)]
+    await store.ingest.publish(bad, spread(bad, 1))
+    await change(store, "UPDATE recent SET parts = x'0102030405' WHERE parts != x''")
+
+    for _ in range(4):
+        events = spread(good, 3)
+        await store.ingest.publish(good, events)
+        page = await store.queue.read(kept, b"", 10)
+        assert page.entries == [each.payload for each in events]
+        await store.queue.remove(kept, page.positions[-1], 3, delivered(page))
+
+    with pytest.raises(StoreDamaged, match="has lost entries: 0 are left of 1"):
+        await store.queue.read(lost, b"", 10)
+    (file,) = store._files.all
+    rows = await file.read(lambda connection: connection.execute("SELECT parts FROM recent ORDER BY id").fetchall())
+    assert rows[0] == (b"\1\2\3\4\5",)
+    assert len(rows) == 2  # what is delivered goes with the next event
+    assert (dict(store.damaged), store.connected) == ({}, True)
+    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "queues-000.db is damaged: table recent, row " in said
+
+
+async def test_a_decision_that_has_changed_costs_no_file(store: SqliteStore) -> None:
+    """The repeat of a request whose decision cannot be read is refused, and the file stays in use."""
+    topic = await store.own_topics.create(own_topic("t", 1))
+    copies, once = [TopicCopies(topic, spread(topic, 1))], IdempotencyKey("key", b"digest")
+    await store.ingest.fan_out(copies, FannedOut(1, 0, {}), once)
+    await change(store, "UPDATE decisions SET answer = x'00', parts = x'00'")
+
+    with pytest.raises(StoreDamaged, match="has changed in the store"):
+        await store.ingest.fan_out(copies, FannedOut(1, 0, {}), once)
+
+    assert (dict(store.damaged), store.connected) == ({}, True)
+    assert await store.ingest.publish(topic, spread(topic, 1)) == PublishResult(1)

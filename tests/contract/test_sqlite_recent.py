@@ -276,10 +276,10 @@ async def test_entries_past_the_log_overtake_none_in_it(
 
 @pytest.mark.guarantee("in-the-embedded-store")
 async def test_a_changed_row_is_noticed_and_never_removed(
-    store: SqliteStore, configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, configured: SqliteSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where what a row holds cannot be known, the check says so, its shards' entries are lost to their readers, and
-    nothing is settled over it: the file is damaged."""
+    """Where what a row holds cannot be known, the check says so, its shards' entries are lost to their readers, nothing
+    is settled over it, and the daemon's log names it."""
     topic = await store.own_topics.create(own_topic("t", 1))
     await append(store, topic.shard(0), b"one", b"two")
     change(configured, "UPDATE recent SET parts = CAST(substr(parts, 1, 9) || x'07' || substr(parts, 11) AS BLOB)")
@@ -290,8 +290,7 @@ async def test_a_changed_row_is_noticed_and_never_removed(
         with pytest.raises(StoreDamaged, match="lost entries"):
             await other.queue.read(await held_by(other, topic), b"", 10)
         await append(other, topic.shard(0), b"three")
-        (file,) = other._files.all
-        await until(lambda: _is(file.damage is not None))
+        await until(lambda: _is("is damaged: table recent, row " in caplog.text))
     assert rows(configured, "SELECT count(*) FROM recent") == [(2,)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 import time
@@ -11,7 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from remora.model.errors import DirectoryLost, StoreAway, StoreDamaged, StoreError, StoreFull, StoreUnavailable
+from remora.model.errors import (
+    DirectoryLost,
+    RowDamaged,
+    StoreAway,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from remora.model.shard import Shard
 from remora.policy.ingest import disk_room
 from remora.policy.ingest.disk_room import Disk
@@ -24,6 +33,8 @@ from remora.storage.sqlite.files.refusals import is_busy, kept_busy, of_the_host
 from remora.storage.sqlite.files.room import Room, looked_into, reserve_on
 from remora.storage.sqlite.files.writer import Around, Done, Job, Writer, WriterStats
 from remora.storage.sqlite.tables import recent, schema, write_batch
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -86,8 +97,9 @@ class File:
 
         around = Around(check, recent.is_due, recent.settle, write_batch.make_room)
         room = Room(path, self._kept, place.files, place.most_together)
-        self._writer = Writer(path, self.mark_damaged, room, self._check_place, around, meter)
+        self._writer = Writer(path, self._met_damage, room, self._check_place, around, meter)
         self._reader: sqlite3.Connection | None = None
+        self._told: set[str] = set()
         self._reading: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -209,6 +221,14 @@ class File:
                 self._met(_READING, error if isinstance(error, StoreAway) else StoreAway("no_room", str(error)))
                 self._disconnect_reader()
             raise error from exc
+
+    def _met_damage(self, error: StoreDamaged) -> None:
+        """Stop for damage of the file; a row that its upkeep needs is named once, and all else goes on."""
+        if not isinstance(error, RowDamaged):
+            self.mark_damaged(error)
+        elif str(error) not in self._told:
+            self._told.add(str(error))
+            _log.error("%s; it stays, and entries behind it stay in the log until they are delivered", error)
 
     def mark_damaged(self, error: StoreDamaged) -> None:
         """Let every call say so from now on: what goes on in a damaged file may damage it more."""

@@ -42,8 +42,7 @@ _BUSY_PAUSE_S = 0.0002
 starves."""
 
 PATIENCE_S = 0.005
-"""How long an order that may wait is kept for one that may not, whose transaction it shares: one of its own would cost
-several times as much as the order itself."""
+"""How long an order that may wait is kept for one that may not, whose transaction it shares: its own costs more."""
 
 _MOST_JOBS = 1024
 _LONGEST_S = 0.025
@@ -55,7 +54,7 @@ _IN_VAIN_S = 0.05
 else each transaction would cost one."""
 
 _TIDY_AGAIN_S = 1.0
-"""How long a log that could not be shortened for want of room is left as it is."""
+"""How long a log that could not be shortened, for want of room or for a damaged row, is left as it is."""
 
 _KEPT_BY_READERS_S = 1.0
 """How long a log is left as it is after a wait for readers in vain. Without a pause every order that finds no room, and
@@ -86,8 +85,7 @@ class _QueuedJob:
     error: BaseException | None = None
 
     def let_go(self) -> None:
-        """Keep nothing of a job that nobody waits for, however long the thread stands still: the job goes first, so
-        that it is not done where its future has gone."""
+        """Keep nothing of a job that nobody waits for. The job goes first: it is not done where its future has gone."""
         self.job, self.future = (lambda _: None), None
 
 
@@ -108,8 +106,8 @@ _NOTHING_AROUND = Around()
 class Writer:
     """Runs jobs in the order of their arrival, in a thread that starts with the first of them.
 
-    `on_damage` is called in the event loop when the file turns out to be damaged; `check` in the thread before each
-    transaction, and raises where there must be none. `room` is what the file has of the disk.
+    `on_damage` is called in the event loop for damage of the file or of a row that its upkeep needs; `check` in the
+    thread before each transaction, and raises where there must be none. `room` is what the file has of the disk.
     """
 
     def __init__(
@@ -311,8 +309,10 @@ class Writer:
         """Shorten the log, which no order waits for; what fails now is done after a later one."""
         began = time.monotonic()
         done = self._aside(self._around.tidy)
+        if isinstance(done, RowDamaged):
+            self._make_room()  # what was delivered goes all the same, wherever it stands
         self._times.append((EventStage.CHECKPOINT, time.monotonic() - began))
-        if isinstance(done, StoreFull):
+        if isinstance(done, StoreFull | RowDamaged):
             self._is_untidy_until = time.monotonic() + _TIDY_AGAIN_S
         return not isinstance(done, StoreError)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remora.model.errors import OnceConflict, ReservationExpired, ReservationUnknown, StoreDamaged, StoreError
+from remora.model.errors import OnceConflict, ReservationExpired, ReservationUnknown, RowDamaged, StoreError
 from remora.model.fan_out import FannedOut, TopicCopies, TopicRooms
 from remora.model.ingest import RESERVATION_AGE_S, IdempotencyKey
 from remora.model.topic import Topic
@@ -131,7 +131,7 @@ def _key(reservation: str, digest: bytes = b"") -> IdempotencyKey:
 
 
 def _kept(connection: sqlite3.Connection, reservation: str) -> KeptAnnouncement:
-    """What is kept of a reservation. Raises ReservationUnknown, ReservationExpired, StoreDamaged."""
+    """What is kept of a reservation. Raises ReservationUnknown, ReservationExpired, RowDamaged."""
     row = connection.execute(_FIND, {"id": reservation, "boot": boot_id(), "now": now_ns()}).fetchone()
     if row is None:
         raise ReservationUnknown(f"there is no reservation {reservation!r}")
@@ -139,7 +139,7 @@ def _kept(connection: sqlite3.Connection, reservation: str) -> KeptAnnouncement:
     if state != "open" or age_ns > RESERVATION_AGE_S * 1e9:
         raise ReservationExpired(f"reservation {reservation} was aborted, or not committed in time")
     if not isinstance(announcement, bytes) or zlib.crc32(announcement) != checksum:
-        raise StoreDamaged(f"what reservation {reservation} has announced has changed in the store")
+        raise RowDamaged(f"what reservation {reservation} has announced has changed in the store")
     return KeptAnnouncement(_topics(connection, reservation, topics), announcement)
 
 

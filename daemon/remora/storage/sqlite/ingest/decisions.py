@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from remora.codec.speedups import shards as shards_of
-from remora.model.errors import OnceConflict, StoreDamaged, StoreUnavailable, TopicUnknown
+from remora.model.errors import OnceConflict, RowDamaged, StoreDamaged, StoreUnavailable, TopicUnknown
 from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey, RoutedEvent
 from remora.model.shard import Origin, Shard
@@ -137,24 +137,24 @@ def recalled(connection: sqlite3.Connection, once: IdempotencyKey) -> Decision |
 
 
 def decision_of(name: str, _: bytes, answer: bytes, parts: Any, checksum: int) -> Decision:
-    """The decision of a row; its answer says that the request is repeated. Raises StoreDamaged."""
+    """The decision of a row; its answer says that the request is repeated. Raises RowDamaged."""
     if parts and (not isinstance(parts, bytes) or zlib.crc32(parts) != checksum):
-        raise StoreDamaged(f"what request {name} has decided has changed in the store")
+        raise RowDamaged(f"what request {name} has decided has changed in the store")
     found = answer_of(name, answer)
     repeated = FannedOut(found.accepted, found.unmatched, found.topics, repeated=True)
     try:
         decided: Sequence[FilePart] = _decode_parts(parts) if parts else ()
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as exc:
-        raise StoreDamaged(f"what request {name} has decided cannot be read: {exc}") from exc
+        raise RowDamaged(f"what request {name} has decided cannot be read: {exc}") from exc
     return Decision(name, repeated, decided, now_ns() + MAY_BE_TAKEN_NS)
 
 
 def answer_of(name: str, raw: bytes) -> FannedOut:
-    """What the sender of a request is told. Raises StoreDamaged."""
+    """What the sender of a request is told. Raises RowDamaged."""
     try:
         return _decode_answer(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as exc:
-        raise StoreDamaged(f"the answer to request {name} has changed in the store") from exc
+        raise RowDamaged(f"the answer to request {name} has changed in the store") from exc
 
 
 def decide(batch: WriteBatch, name: str, once: IdempotencyKey | None, answer: FannedOut, parts: bytes) -> None:

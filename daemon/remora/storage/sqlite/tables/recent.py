@@ -24,9 +24,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from remora.model.errors import StoreDamaged
 from remora.storage.sqlite.tables.schema import insert, rowid
-from remora.storage.sqlite.tables.soundness import checksums
+from remora.storage.sqlite.tables.soundness import checksums, row_damaged
 
 LONGEST = 8 << 20
 """When the log weighs more than this, its oldest rows are removed."""
@@ -338,7 +337,8 @@ def is_due(connection: sqlite3.Connection) -> bool:
 
 
 def settle(connection: sqlite3.Connection, weight: int = AT_ONCE) -> None:
-    """Within a transaction, remove the oldest rows of the log of so much weight; what waits in them settles."""
+    """Within a transaction, remove the oldest rows of the log of so much weight; what waits in them settles. Raises
+    RowDamaged."""
     oldest, newest = connection.execute(_ENDS).fetchone()
     index = index_of(connection)
     if newest is None:
@@ -346,7 +346,7 @@ def settle(connection: sqlite3.Connection, weight: int = AT_ONCE) -> None:
         return
     rows = _column(connection, _OLDEST, oldest + weight)
     if damaged := [row for row, packed in rows if is_damaged(packed)]:
-        raise StoreDamaged(f"the rows {damaged} of the log cannot be read")
+        raise row_damaged(connection, "recent", str(damaged[0]), "it is not what was committed")
     last = rows[-1][0]
     parts = [each for row, packed in rows for each in unpacked(row, packed)]
     fronts = _fronts(connection, {queue for queue, _ in parts})
