@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import threading
 import tomllib
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, fields, replace
@@ -635,22 +633,6 @@ def test_live_options_wait_for_those_that_a_rule_binds_them_to(tmp_path: Path, t
     assert waits < set(found.restart)
     assert waits < config.LIVE
     assert used == replace(Settings(), log=new.log)
-
-
-def test_a_reload_waits_for_no_pipe(tmp_path: Path) -> None:
-    """A pipe in the place of the file is refused by a reload, which reads nothing of it."""
-    path = tmp_path / "remora.toml"
-    os.mkfifo(path)
-    writer = threading.Thread(target=lambda: path.open("wb").close())
-    writer.start()
-
-    try:
-        with pytest.raises(ConfigError, match=r"remora\.toml again: it is a pipe"):
-            config.reloaded(path)
-    finally:
-        reader = os.open(path, os.O_RDWR)
-        writer.join()
-        os.close(reader)
 
 
 def test_every_live_option_exists() -> None:

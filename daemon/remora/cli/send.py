@@ -132,6 +132,7 @@ def send(settings: Settings, topic: str | None, file: Path, asked: _Options) -> 
         skip_malformed=asked.skip_malformed,
     )
     token = token_of(asked.token_file)
+    (topic or "").encode()  # one that is no UTF-8 is wrong usage
     try:
         client = IngestClient(
             asked.address or _configured(settings.ingest),

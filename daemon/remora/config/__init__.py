@@ -32,7 +32,6 @@ from remora.config.document import (
     load,
     loaded,
     read_toml,
-    reloaded,
 )
 from remora.config.environment import PREFIX, from_environment, strangers
 from remora.config.ingest import IngestSettings, LimitSettings
@@ -131,7 +130,6 @@ __all__ = [
     "parse_size",
     "read_toml",
     "refuse",
-    "reloaded",
     "show_duration",
     "show_size",
     "strangers",

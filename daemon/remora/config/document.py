@@ -64,16 +64,6 @@ def loaded(path: Path | str | None, environment: Mapping[str, str] = MappingProx
         raise
 
 
-def reloaded(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Loaded:
-    """As `loaded`, in an event loop: nothing is read there that may wait for ever.
-
-    A pipe that a daemon was started with has nothing more to say, and one in the place of a file waits for a writer.
-    """
-    if path is not None and Path(path).is_fifo():
-        raise ConfigError("", f"cannot read {path} again: it is a pipe")
-    return loaded(path, environment)
-
-
 def load(path: Path | str | None, environment: Mapping[str, str] = MappingProxyType({})) -> Settings:
     """The settings alone, as `loaded` finds them."""
     return loaded(path, environment).settings

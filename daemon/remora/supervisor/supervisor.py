@@ -433,7 +433,7 @@ class Supervisor:
         self._notifier.reloading()
         try:
             file = config.file_of(self._file)
-            new, self._retired = config.reloaded(file, os.environ)
+            new, self._retired = config.loaded(file, os.environ)
             changed = config.changes(self._settings, new)
             self._settings = config.applied(self._settings, new)
         except ConfigError as exc:
