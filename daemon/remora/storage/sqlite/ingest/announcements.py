@@ -36,9 +36,6 @@ VALUES (:id, 'open', :topics, :announcement, :checksum, :boot, :now)
 _FIND = f"SELECT state, topics, announcement, checksum, {AGE} FROM announcements WHERE id = :id"  # noqa: S608 - a constant
 _ABORT = "UPDATE announcements SET state = 'aborted', announcement = x'', checksum = 0 WHERE id = ?"
 _DELETE = "DELETE FROM announcements WHERE id = ?"
-_FORGET = f"""
-DELETE FROM announcements WHERE number IN (SELECT number FROM announcements ORDER BY number LIMIT 2) AND {AGE} > :keep
-"""  # noqa: S608 - a constant
 
 _decode_topics = msgspec.msgpack.Decoder(list[TopicPart]).decode
 
@@ -162,7 +159,7 @@ class _Keep:
         topics = [TopicPart(each.name, each.id, each.generation, ()) for each in self.topics]
         values = {"id": self.id, "topics": msgspec.msgpack.encode(topics), "announcement": self.announcement}
         batch.connection.execute(_KEEP, batch.clock | values | {"checksum": zlib.crc32(self.announcement)})
-        batch.connection.execute(_FORGET, batch.clock)
+        batch.forget("announcements")
 
 
 @dataclass(frozen=True, slots=True)

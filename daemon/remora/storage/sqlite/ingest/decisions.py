@@ -28,7 +28,7 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import MOST_SHARDS, Target, Topic
 from remora.storage.sqlite.ingest.one_topic import append, find_reservation, loaded, release_rooms, sums
 from remora.storage.sqlite.tables.clock import now_ns
-from remora.storage.sqlite.tables.write_batch import AGE, TopicRow, WriteBatch
+from remora.storage.sqlite.tables.write_batch import TopicRow, WriteBatch
 
 MAY_BE_TAKEN_NS = 60 * 1_000_000_000
 """How long after its decision was read a part may be taken; far below the time that marks stay."""
@@ -42,10 +42,6 @@ _CLOSE = """
 UPDATE decisions SET parts = x'', checksum = 0, boot = :boot, since_ns = :now WHERE id = :id AND key IS NOT NULL
 """
 _DROP = "DELETE FROM decisions WHERE id = :id AND key IS NULL"
-_FORGET = f"""
-DELETE FROM decisions WHERE number IN
-    (SELECT number FROM decisions WHERE length(parts) = 0 ORDER BY number LIMIT 2) AND {AGE} > :keep
-"""  # noqa: S608 - a constant
 _MARK = "INSERT INTO taken (id, home, boot, since_ns) VALUES (:id, :home, :boot, :now)"
 _LAYOUT = "SELECT shards, generation FROM topics WHERE name = ? AND uid = ?"
 _IS_MARKED = "SELECT 1 FROM taken WHERE id = ?"
@@ -168,7 +164,7 @@ def decide(batch: WriteBatch, name: str, once: IdempotencyKey | None, answer: Fa
         "checksum": zlib.crc32(parts),
     }
     batch.connection.execute(_DECIDE, batch.clock | values)
-    batch.connection.execute(_FORGET, batch.clock)
+    batch.forget("decisions")
 
 
 def close(batch: WriteBatch, name: str) -> None:

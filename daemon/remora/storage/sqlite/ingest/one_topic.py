@@ -49,10 +49,6 @@ _END = """
 UPDATE reservations SET state = :state, digest = :digest, rooms = x'', boot = :boot, since_ns = :now
 WHERE number = :number
 """
-_FORGET = f"""
-DELETE FROM reservations WHERE number IN
-    (SELECT number FROM reservations WHERE state <> 'open' ORDER BY number LIMIT 2) AND {AGE} > :keep
-"""  # noqa: S608 - a constant
 _STALE = f"""
 SELECT number, id, rooms, generation FROM reservations
 WHERE topic = :topic AND state = 'open' AND {AGE} > :older_than
@@ -196,7 +192,7 @@ class ReserveRoom:
         values["generation"] = row.generation
         batch.connection.execute(_RESERVE, batch.clock | values)
         # More is forgotten than is made, so that what is old never piles up.
-        batch.connection.execute(_FORGET, batch.clock)
+        batch.forget("reservations")
         return self.id
 
 

@@ -71,19 +71,21 @@ DELETE FROM attempts WHERE queue IN (
 )
 """
 _RECALL = "SELECT digest, events FROM once WHERE topic = ? AND key = ?"
-_FORGET = f"""
-DELETE FROM once WHERE number IN (SELECT number FROM once ORDER BY number LIMIT :most) AND {AGE} > :keep
-"""  # noqa: S608 - a constant
-
-
-_FORGOTTEN_AT_ONCE = 4096
-_FORGET_OLD = [
-    f"""
+FORGET = {
+    table: f"""
 DELETE FROM {table} WHERE number IN (SELECT number FROM {table} WHERE {ended} ORDER BY number LIMIT :most)
 AND {AGE} > :keep
 """  # noqa: S608 - constants
-    for table, ended in (("once", "1"), ("reservations", "state <> 'open'"), ("decisions", "length(parts) = 0"))
-]
+    for table, ended in {
+        "once": "true",
+        "reservations": "state <> 'open'",
+        "decisions": "length(parts) = 0",
+        "announcements": "true",
+    }.items()
+}
+"""Requests that would not be recognised any longer, the oldest ones, by table."""
+
+_FORGOTTEN_AT_ONCE = 4096
 """On a full disk. Else each request forgets some older ones, which it cannot where it finds no room itself."""
 
 
@@ -171,7 +173,7 @@ class WriteBatch:
     def __init__(self, connection: sqlite3.Connection, arrived: Collection[Shard] = ()) -> None:
         self.connection = connection
         self._arrived = arrived
-        self.clock = {"boot": boot_id(), "now": now_ns(), "keep": REMEMBERED_NS}
+        self.clock = _clock()
         self._topics: dict[str, TopicRow | None] = {}
         self._expected: dict[int, Sequence[int]] = {}
         self._few: dict[int, range] = {}
@@ -312,13 +314,22 @@ class WriteBatch:
         if settled:
             recent.append_settled(self.connection, settled)
 
+    def forget(self, table: str, most: int = 2) -> None:
+        """Remove some of the oldest requests of a table of `FORGET` that would not be recognised any longer."""
+        self.connection.execute(FORGET[table], self.clock | {"most": most})
+
     def _keep(self) -> None:
         """Write what is to be remembered, and forget twice as much of what is old: so it never piles up."""
         boot, now = self.clock["boot"], self.clock["now"]
         rows = [(*key, *value, boot, now) for key, value in self._once.items()]
         insert(self.connection, "once (topic, key, digest, events, boot, since_ns)", 6, list(chain.from_iterable(rows)))
-        self.connection.execute(_FORGET, self.clock | {"most": 2 * len(rows)})
+        self.forget("once", 2 * len(rows))
         self._once = {}
+
+
+def _clock() -> dict[str, str | int]:
+    """What `AGE` and the statements that forget go by."""
+    return {"boot": boot_id(), "now": now_ns(), "keep": REMEMBERED_NS}
 
 
 def _figures(queue: QueueUpdate) -> tuple[int, ...]:
@@ -336,8 +347,8 @@ def _figures(queue: QueueUpdate) -> tuple[int, ...]:
 def make_room(connection: sqlite3.Connection) -> bool:
     """Within a transaction, give up what nobody asks for any more, delivered entries and requests that would not be
     recognised any longer; whether there was any."""
-    values = {"boot": boot_id(), "now": now_ns(), "keep": REMEMBERED_NS, "most": _FORGOTTEN_AT_ONCE}
-    forgotten = sum([connection.execute(statement, values).rowcount for statement in _FORGET_OLD])
+    values = _clock() | {"most": _FORGOTTEN_AT_ONCE}
+    forgotten = sum([connection.execute(statement, values).rowcount for statement in FORGET.values()])
     return recent.make_room(connection) or forgotten > 0
 
 
