@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from remora.cli.attributes import DURATION
-from remora.cli.rows import Row, UnknownTopic, rows_of
-from remora.cli.which import UnknownQueue
+from remora.cli.rows import Row, UnknownQueue, UnknownTopic, rows_of
 from remora.engine.redriving import letter_key
 from remora.model.record import CAUSES, DeadLetter
 from remora.model.topic import MOST_SHARDS

@@ -25,6 +25,10 @@ from remora.ports.store import ShardStore
 MOST_NAMED = 20
 
 
+class UnknownQueue(RemoraError):
+    """There is no registered queue of this name."""
+
+
 class UnknownTopic(RemoraError):
     """There is no queue of a topic of this name."""
 

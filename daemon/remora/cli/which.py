@@ -13,7 +13,7 @@ import click
 from remora import app, endpoint_kinds
 from remora.bounded import each_of
 from remora.cli.output import print_line, run_async
-from remora.cli.rows import Row, origin_option, row_named, rows_of
+from remora.cli.rows import Row, UnknownQueue, origin_option, row_named, rows_of
 from remora.cli.steps import SILENT_S, told
 from remora.config import Settings
 from remora.engine.catalogue import topic_of
@@ -22,10 +22,6 @@ from remora.model.shard import Origin, Shard
 from remora.model.topic import Topic
 from remora.policy.ownership.not_owned import reason_to_leave
 from remora.ports.store import ShardStore
-
-
-class UnknownQueue(RemoraError):
-    """There is no registered queue of this name."""
 
 
 class AmbiguousQueue(RemoraError):

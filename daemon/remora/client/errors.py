@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from types import MappingProxyType
 
 import msgspec
 
 from remora.model.errors import PermissionMissing, RemoraError
-
-UNAUTHORIZED = 401
 
 MOST_TEXT = 500
 """Characters that are shown of an answer that is no problem document."""
@@ -67,7 +66,7 @@ class NotPermitted(IngestError, PermissionMissing):
     @property
     def wants_token(self) -> bool:
         """Whether it is a token that the server knows that is missing, and not a right of the one it got."""
-        return self.problem is not None and self.problem.status == UNAUTHORIZED
+        return self.problem is not None and self.problem.status == HTTPStatus.UNAUTHORIZED
 
 
 class TopicNotFound(IngestError):

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import random
 import secrets
-from collections.abc import Container, Sequence
+from collections.abc import Awaitable, Container, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Literal
@@ -150,12 +150,7 @@ class RadosReleases(RadosPart):
         for queue, value in (await all_values(self._connection, _OBJECT, self._own)).items():
             if not value.startswith(_GUARDED) or Shard(queue) in ours:
                 continue
-            try:
-                await self._lift_stale(queue, value)
-            except StoreUnavailable:
-                raise
-            except StoreError as exc:  # of this queue alone, such as runs that cannot be read
-                _log.debug("the guard of %s stays: %s", queue, exc)
+            await _lift_alone(queue, self._lift_stale(queue, value))
 
     async def _lift_stale(self, queue: str, value: bytes) -> None:
         shard, holder = Shard(queue), None
@@ -298,11 +293,16 @@ class Guards(RadosPart):
         """Lift what was left by a worker that has stopped where nothing was moved; what this process set stays."""
         await self._releases.lift_stale(self._since.keys())
         for topic in (await self._registry.known()).topics.values():
-            if topic.first_shard in self._since:
-                continue
-            try:
-                await self.lift(topic.first_shard)
-            except StoreUnavailable:
-                raise
-            except StoreError as exc:  # as above
-                _log.debug("the guard of topic %s stays: %s", topic.name, exc)
+            if topic.first_shard not in self._since:
+                await _lift_alone(topic.first_shard.queue, self.lift(topic.first_shard))
+
+
+async def _lift_alone(queue: str, lifting: Awaitable[object]) -> None:
+    """Lift a queue's guard, which stays for what is wrong with that queue, such as runs that cannot be read. Raises
+    StoreUnavailable."""
+    try:
+        await lifting
+    except StoreUnavailable:
+        raise
+    except StoreError as exc:
+        _log.debug("the guard of %s stays: %s", queue, exc)
