@@ -108,29 +108,33 @@ async def test_no_more_logs_are_served_than_may_be(logs: SqliteLogs, create: str
     assert await server.position(waiting.popitem()[0] if create else LOG, 1) == 1
 
 
-class Failing:
-    """Logs whose bounds cannot be raised at first."""
+class Broken:
+    """Logs that fail so many times when one of their calls is made."""
 
-    def __init__(self, logs: SqliteLogs, failures: int, why: Exception) -> None:
+    def __init__(self, logs: SqliteLogs, step: str, why: Exception, failures: int = 1) -> None:
         self._logs = logs
-        self.failures = failures
+        self._step = step
         self._why = why
+        self.failures = failures
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._logs, name)
+        call = getattr(self._logs, name)
+        if name != self._step or not self.failures:
+            return call
 
-    async def raise_bound(self, *given: Any) -> None:
-        if self.failures:
+        async def broken(*given: Any) -> Any:
             self.failures -= 1
+            await asyncio.sleep(0)
             raise self._why
-        await self._logs.raise_bound(*given)
+
+        return broken
 
 
 @pytest.mark.parametrize("why", [StoreUnavailable("the disk is full"), OSError("a defect")], ids=["store", "defect"])
 async def test_who_waits_for_a_bound_goes_on_without_another_round(logs: SqliteLogs, why: Exception) -> None:
     """A bound that the store refuses to raise, or for a defect does not, is raised when it can be, though all clients
     wait and nobody asks."""
-    failing = Failing(logs, failures=3, why=why)
+    failing = Broken(logs, "raise_bound", why, failures=3)
     server = Server(failing)
     assert await server.position(IDS, 1) == 1
     resumed = asyncio.Event()
@@ -341,28 +345,12 @@ async def test_a_bound_that_is_raised_when_its_epoch_is_over_ends_quietly(logs: 
     assert IDS not in server.sequencing.core.counters
 
 
-class Broken:
-    """Logs of which one call has a defect the first time."""
-
-    def __init__(self, logs: SqliteLogs, step: str, defect: Exception) -> None:
-        self._logs = logs
-        self._step = step
-        self._defect = defect
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._logs, name)
-        if name != self._step:
-            return call
-
-        async def broken(*given: Any) -> Any:
-            self._step = ""
-            await asyncio.sleep(0)
-            raise self._defect
-
-        return broken
-
-
-DEFECTS = [OSError("no more files"), TimeoutError(), RuntimeError("the executor was shut down"), KeyError("a defect")]
+DEFECTS = [
+    OSError("too many open files"),
+    TimeoutError(),
+    RuntimeError("the executor was shut down"),
+    KeyError("a defect"),
+]
 
 
 @pytest.mark.parametrize("step", ["acquire", "create", "register"])

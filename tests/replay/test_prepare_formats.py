@@ -27,15 +27,10 @@ from remora_pipeline.replay.prepare.formats import (
     s3_access,
 )
 from remora_pipeline.replay.prepare.sources import opened
+from support.trace_lines import only, s3_line
 
 SECOND = 1_795_227_247_000_000
 """2026-11-21 02:14:07 UTC."""
-
-
-def only(outcomes: Sequence[Outcome]) -> Write:
-    (outcome,) = outcomes
-    assert isinstance(outcome, Write), outcome
-    return outcome
 
 
 def reason(outcomes: Sequence[Outcome]) -> str:
@@ -50,22 +45,6 @@ def records(name: str, text: bytes, source: FormatContext | None = None) -> list
 
 
 # ------------------------------------------------------------------------------------ S3 access logs
-
-
-def s3_line(
-    operation: str = "REST.PUT.OBJECT",
-    key: str = "a.csv",
-    uri: str = '"PUT /a.csv HTTP/1.1"',
-    status: str = "200",
-    request: str = "R1",
-    host: str = "photos.s3.example.com",
-    agent: str = '"agent/1"',
-    more: str = "",
-) -> str:
-    return (
-        f"0aff photos [21/Nov/2026:02:14:07 +0000] 192.0.2.7 arn:aws:iam::000:user/u {request} {operation} {key}"
-        f' {uri} {status} - - 1200 61 17 "-" {agent} - hostid/Ab= SigV4 TLS_AES AuthHeader {host} TLSv1.3 - -{more}'
-    )
 
 
 def test_a_put_in_an_s3_access_log() -> None:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from io import BytesIO
 
 import pytest
 
 from remora_pipeline.replay.prepare.column_map import Mapping
-from remora_pipeline.replay.prepare.entry import READ, Dropped, FormatContext, FoundLine, Outcome, Write, is_malformed
+from remora_pipeline.replay.prepare.entry import READ, Dropped, FormatContext, FoundLine, Write, is_malformed
 from remora_pipeline.replay.prepare.formats import FORMATS, detect, op_log, rgw_bucket_logging, rgw_ops, s3_access
+from support.trace_lines import only
 
 PART = Dropped("no event: a part of a multipart upload")
-
-
-def only(outcomes: Sequence[Outcome]) -> Write:
-    (outcome,) = outcomes
-    assert isinstance(outcome, Write), outcome
-    return outcome
 
 
 def found(name: str, text: str | bytes) -> list[FoundLine]:

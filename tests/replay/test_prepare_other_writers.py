@@ -17,12 +17,7 @@ from remora_pipeline.replay.prepare.column_map import Mapping
 from remora_pipeline.replay.prepare.entry import Dropped, FormatContext, Outcome, Write
 from remora_pipeline.replay.prepare.formats import FORMATS, detect, rgw_ops, s3_access
 from remora_pipeline.replay.prepare.tables import moment_us
-
-
-def only(outcomes: Sequence[Outcome]) -> Write:
-    (outcome,) = outcomes
-    assert isinstance(outcome, Write), outcome
-    return outcome
+from support.trace_lines import only, s3_line
 
 
 def outcomes(name: str, text: str | bytes, source: FormatContext | None = None) -> list[Outcome]:
@@ -45,10 +40,7 @@ def s3(
     host: str = "photos.s3.eu-north-1.amazonaws.com",
     status: str = "200",
 ) -> str:
-    return (
-        f"0aff photos [21/Nov/2026:02:14:07 +0000] 192.0.2.3 arn:aws:iam::111:user/d R1 {operation} {key}"
-        f' {uri} {status} - - 1200 12 9 "-" "agent" - hostid= SigV4 ECDHE AuthHeader {host} TLSv1.2 - -'
-    )
+    return s3_line(operation, key, uri, status, host=host)
 
 
 @pytest.mark.parametrize("host", ["photos.s3.eu-north-1.amazonaws.com", "photos.internal:8080", "photos:8080"])
