@@ -140,7 +140,7 @@ def _only_of_delivery(shown: dict[str, Any]) -> list[str]:
 
 
 def unaccounted_lines(topics: Iterable[dict[str, Any]]) -> list[str]:
-    """The topics of which entries are unaccounted for."""
+    """The topics that have entries unaccounted for."""
     lost = [(each["topic"], (each.get("ledger") or {}).get("unaccounted")) for each in topics]
     return [
         f"ledger: topic {topic}: {several(count, 'entry', 'entries')} unaccounted for; `remora ledger` says where"

@@ -44,8 +44,8 @@ def count_on(page: Sequence[Metric]) -> float:
 
 
 def test_what_is_counted_once_is_on_the_page_once_however_many_read_it() -> None:
-    """Two readers at once, whose answers of a worker come in the opposite order, get what it has counted and no more;
-    and so does who reads after them."""
+    """Two readers at once, whose answers of a worker come in the opposite order, get each count once; and so does
+    who reads after them."""
     telemetry = Telemetry()
     view = WorkersView(telemetry, 1, Alone(telemetry.crashed))
     view.children = [cast(Child, CountingWorker())]

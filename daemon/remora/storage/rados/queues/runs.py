@@ -188,7 +188,7 @@ class Runs(RadosPart):
         return {decode_run(key, value).name for key, value in found.items()}
 
     async def _all(self) -> Mapping[str, RunOwner]:
-        """The list of all runs, with whose they are. A run of which that cannot be read stays, and is named once."""
+        """The list of all runs, with whose they are. A run whose owner cannot be read stays, and is named once."""
         found = await all_values(self._connection, RUNS, self._own)
         self._connection.traffic.looked(sum(len(name) + len(raw) for name, raw in found.items()))
         listed: dict[str, RunOwner] = {}

@@ -118,7 +118,7 @@ def _connected(path: Path, reader: bool, patience_s: float) -> FileConnection:
     )
     assert isinstance(connection, FileConnection)
     try:
-        # Text of which a bit has flipped is other text and no error, which would keep all other rows from being read.
+        # A flipped bit makes other text and no error, which would keep all other rows from being read.
         connection.text_factory = _TEXT
         connection.keep(path)
         connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if reader else _WRITER_CACHE_KIB}")

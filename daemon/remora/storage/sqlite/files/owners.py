@@ -32,7 +32,7 @@ class Owner:
             raise
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:  # of a file system without such locks, or one that has no more
+        except BaseException:  # of a file system that has no such locks, or none left
             self.close()
             raise
 
