@@ -223,12 +223,12 @@ class File:
             raise error from exc
 
     def _met_damage(self, error: StoreDamaged) -> None:
-        """Stop for damage of the file; a row that its upkeep needs is named once, and all else goes on."""
+        """Stop for damage of the file; a row is named once, and all else goes on."""
         if not isinstance(error, RowDamaged):
             self.mark_damaged(error)
         elif str(error) not in self._told:
             self._told.add(str(error))
-            _log.error("%s; it stays, and entries behind it stay in the log until they are delivered", error)
+            _log.error("%s", error)
 
     def mark_damaged(self, error: StoreDamaged) -> None:
         """Let every call say so from now on: what goes on in a damaged file may damage it more."""

@@ -106,8 +106,8 @@ _NOTHING_AROUND = Around()
 class Writer:
     """Runs jobs in the order of their arrival, in a thread that starts with the first of them.
 
-    `on_damage` is called in the event loop for damage of the file or of a row that its upkeep needs; `check` in the
-    thread before each transaction, and raises where there must be none. `room` is what the file has of the disk.
+    `on_damage` is called in the event loop for damage of the file, or of a row that a job needs; `check` in the thread
+    before each transaction, and raises where there must be none. `room` is what the file has of the disk.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Writer:
         for stage, seconds in times:
             self._meter.stage_took(stage, "sqlite", seconds)
         for order in orders:
-            if isinstance(order.error, StoreDamaged) and not isinstance(order.error, RowDamaged):
+            if isinstance(order.error, StoreDamaged):
                 self._on_damage(order.error)
             if order.done is not None:
                 order.done(order.result if order.error is None else order.error)
