@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -292,23 +292,61 @@ async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> No
             writer.close()
 
 
-async def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many clients hold a connection, the next one is closed at once, and a freed place is used again."""
+@pytest.mark.parametrize("sent", [b"", b"GET /-/live HTTP/1.1\r\nHo", b"GET /-/status HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_clients_that_are_waited_for_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """One that asks in time is answered however many do not, or do not read: the oldest of those loses its connection,
+    and the others keep theirs."""
     monkeypatch.setattr(routes, "MOST_CONNECTIONS", 3)
-    async with served(Daemon()) as address:
+    daemon = Daemon(said={"text": "t" * (32 << 20)})  # more than the sockets keep for a client
+    async with asyncio.timeout(PATIENT_S), served(daemon) as address:
         host, port = address.split(":")
-        held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
-        surplus, surplus_writer = await asyncio.open_connection(host, int(port))
-        refused = await surplus.read()
-        surplus_writer.close()
-        held[0][1].write(b"GET /-/live HTTP/1.1\r\nHost: x\r\n\r\n")
-        answered = await held[0][0].read()
+        held = [await asyncio.open_connection(host, int(port), limit=1) for _ in range(3)]
+        for _, writer in held:
+            writer.write(sent)
+        if b"status" in sent:
+            for reader, _ in held:
+                await reader.readexactly(1)
+
+        assert (await get(address, "/-/live"))[0] == 200
+
+        reader, writer = held[0]
+        with suppress(ConnectionResetError):
+            assert not (await reader.read()).endswith(b"}\n")
+        if b"status" not in sent:
+            held[1][1].write(b"GET /-/live HTTP/1.1\r\nHost: x\r\n\r\n"[len(sent) :])
+            assert (await held[1][0].read()).startswith(b"HTTP/1.1 200 OK")
         for _, writer in held:
             writer.close()
 
-        assert refused == b""
-        assert answered.startswith(b"HTTP/1.1 200 OK")
-        assert (await get(address, "/-/live"))[0] == 200
+
+async def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While as many are answered as there may be the next one is closed at once, and a freed place is used again."""
+    monkeypatch.setattr(routes, "MOST_CONNECTIONS", 3)
+    go_on, asked = asyncio.Event(), asyncio.Queue[None]()
+
+    async def waits() -> Mapping[str, object]:
+        asked.put_nowait(None)
+        await go_on.wait()
+        return {}
+
+    with listening_sockets("admin.listen", ANY_PORT, 0o600) as sockets:
+        async with (
+            asyncio.timeout(PATIENT_S),
+            serve_admin(sockets, replace(Daemon().sources, status=waits)) as address,
+            asyncio.TaskGroup() as answers,
+        ):
+            answered = [answers.create_task(get(address, "/-/status")) for _ in range(3)]
+            for _ in range(3):
+                await asked.get()
+            surplus, surplus_writer = await asyncio.open_connection(*address.split(":"))
+            surplus_writer.write(b"GET /-/live HTTP/1.1\r\nHost: x\r\n\r\n")
+
+            assert await is_cut(surplus)
+
+            surplus_writer.close()
+            go_on.set()
+            assert [(await each)[0] for each in answered] == [200] * 3
+            assert (await get(address, "/-/live"))[0] == 200
 
 
 async def test_a_defect_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,8 @@
 """The routes of the admin and control servers: a path and a method lead to a function that gives the answer.
 
 A connection carries one request and ends after `CONNECTION_S` at the latest, and there are at most `MOST_CONNECTIONS`
-of each server, so that no client can hold the daemon's descriptors.
+of each server, so that no client can hold the daemon's descriptors. Clients that do not ask, or do not read, keep no
+probe out: the oldest of them loses its connection to the next one that comes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from remora.servers.http.begun import in_task
-from remora.servers.http.connection import ServedConnection
+from remora.servers.http.connection import ConnectionPhase, ServedConnection
 from remora.servers.http.connections import OpenConnections, Refused, listen
 from remora.servers.http.head import VERSIONS, Headers, NotARequest
 from remora.servers.http.request import BodyBroken, Peer, Request, Service
@@ -157,8 +158,15 @@ class _FewConnections(OpenConnections):
         self._service = service
 
     def accept(self) -> asyncio.Protocol:
-        """The protocol for a connection that was accepted; one too many is closed at once."""
-        return Refused() if len(self) >= MOST_CONNECTIONS else ServedConnection(self, self._service)
+        """The protocol for a connection that was accepted. Where there is one too many, the oldest of those ends whose
+        client is waited for; where there is none the new one is closed at once."""
+        if len(self) >= MOST_CONNECTIONS:
+            waited_for = (each for each in self._open if each.phase is not ConnectionPhase.ANSWER)
+            if (oldest := next(waited_for, None)) is None:
+                return Refused()
+            oldest.cut()
+            self.lost(oldest)  # now, for those that are accepted before its transport tells
+        return ServedConnection(self, self._service)
 
     def made(self, connection: ServedConnection) -> None:
         """As `OpenConnections`."""

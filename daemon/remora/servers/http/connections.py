@@ -26,11 +26,12 @@ async def listen(
 
 
 class OpenConnections:
-    """All of them, from the first byte that may come to the last that was sent. As `Host` in `connection`."""
+    """All of them, the oldest first, from the first byte that may come to the last that was sent. As `Host` in
+    `connection`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._open: set[ServedConnection] = set()
+        self._open: dict[ServedConnection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
 
@@ -44,11 +45,11 @@ class OpenConnections:
 
     def made(self, connection: ServedConnection) -> None:
         """It is open."""
-        self._open.add(connection)
+        self._open[connection] = None
 
     def lost(self, connection: ServedConnection) -> None:
         """It is gone."""
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         if not self._open:
             self._all_gone.set()
 
