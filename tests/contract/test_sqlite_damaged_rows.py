@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from devkit.entries.entries import delivered
+from devkit.waits import until
 from remora.config import SqliteSettings
 from remora.model.errors import StoreDamaged
 from remora.model.fan_out import FannedOut, TopicCopies
@@ -16,6 +18,7 @@ from remora.model.ingest import IdempotencyKey, PublishResult, ReservedRoom
 from remora.model.log import LogKind, LogName
 from remora.model.record import DeadLetter
 from remora.model.shard import LockHolder
+from remora.model.store_files import FileProblem
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite.files import writer
@@ -280,6 +283,30 @@ async def test_a_row_of_the_log_that_cannot_be_read_costs_its_queues_alone(
     assert (dict(store.damaged), store.connected) == ({}, True)
     (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert "queues-000.db is damaged: table recent, row " in said
+
+
+async def test_what_a_removed_topic_left_and_nobody_can_read_keeps_nothing(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A row of `leftovers` that has changed stays, a check names it, and what other topics left is deleted."""
+    monkeypatch.setattr(recent, "LONGEST", 0)
+    topic = await store.own_topics.create(own_topic("t", 1))
+    await store.ingest.publish(topic, spread(topic, 3))
+    await store.ingest.publish(topic, spread(topic, 3))
+    await change(store, "INSERT INTO leftovers VALUES (0, 'x', 5)")
+
+    await store.own_topics.remove(topic, discard=True)
+
+    def left(connection: sqlite3.Connection) -> tuple[int, int]:
+        found = [connection.execute(f"SELECT count(*) FROM {each}").fetchone() for each in ("leftovers", "settled")]
+        return found[0][0], found[1][0]
+
+    async def is_swept() -> bool:
+        return await store._files.first.read(left) == (1, 0)
+
+    await until(is_swept)
+    (report,) = check_directory(tmp_path / "store")
+    assert report.problems == [FileProblem("leftovers", "what is left of queue number 0 has no range")]
 
 
 async def test_a_decision_that_has_changed_costs_no_file(store: SqliteStore) -> None:

@@ -4,15 +4,26 @@ costs its topics only."""
 from __future__ import annotations
 
 import asyncio
+import errno
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from devkit.entries.entries import delivered
 from remora.config import SqliteSettings
-from remora.model.errors import DirectoryLost, StoreError, StoreMisconfigured, StoreUnavailable, TopicRefused
+from remora.model.errors import (
+    DirectoryLost,
+    StoreAway,
+    StoreError,
+    StoreMisconfigured,
+    StoreUnavailable,
+    TopicRefused,
+)
 from remora.model.fan_out import FannedOut, TopicCopies
 from remora.model.ingest import IdempotencyKey
 from remora.model.shard import LockHolder
@@ -20,7 +31,7 @@ from remora.model.store_files import DirectoryReport
 from remora.model.topic import Topic
 from remora.storage.sqlite import SqliteStore
 from remora.storage.sqlite import store as sqlite_store
-from remora.storage.sqlite.files import directories
+from remora.storage.sqlite.files import directories, open_files
 from remora.storage.sqlite.repair.backup import back_up, restore
 from remora.storage.sqlite.repair.checks import check_directory, check_file
 from support.stores import held, own_topic, renew, spread
@@ -405,6 +416,57 @@ async def test_another_stores_directory_is_not_added(settings: SqliteSettings, t
         directories.add(tmp_path / "one", tmp_path / "other", settings)
 
     assert names(directories.reports(tmp_path / "one")) == ["one"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE meta",
+        "DELETE FROM meta WHERE key = 'store'",
+        "UPDATE meta SET value = 'x' WHERE key = 'files'",
+        "UPDATE meta SET value = 'x' WHERE key = 'directories'",
+        "UPDATE meta SET value = 5 WHERE key = 'directories'",
+    ],
+)
+async def test_a_list_of_directories_that_cannot_be_read_is_named(settings: SqliteSettings, statement: str) -> None:
+    """The commands name the file, and so does the look of a store that waits for one of them."""
+    first, second = folder(settings, 0), folder(settings, 1)
+    async with SqliteStore(settings) as store:
+        gone = second.rename(second.with_name("gone"))
+        await store._watch.look()
+        gone.rename(second)
+        with closing(sqlite3.connect(first / "queues-000.db")) as connection, connection:
+            connection.execute(statement)
+
+        for ask in (
+            lambda: directories.reports(first),
+            lambda: directories.add(first, first.with_name("three"), settings),
+            lambda: directories.remove(first, second, discard=True),
+            lambda: store._files._prepare_again(store._files.placement.directories[1]),
+        ):
+            with pytest.raises(StoreError, match=r"queues-000\.db"):
+                await asyncio.to_thread(ask)
+
+
+async def test_a_directory_whose_lock_cannot_be_had_is_waited_for(
+    settings: SqliteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that refuses to open the lock of the first directory is named by a look, which is no defect."""
+
+    def refused(directory: Path) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error", str(directory))
+
+    async with SqliteStore(settings) as store:
+        gone = folder(settings, 1).rename(folder(settings, 1).with_name("gone"))
+        await store._watch.look()
+        gone.rename(folder(settings, 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(open_files, "locked", refused)
+            with pytest.raises(StoreAway, match="Input/output error"):
+                await store._watch.look()
+
+        await store._watch.look()
+        assert not store.failing
 
 
 def names(reports: Sequence[DirectoryReport]) -> list[str]:

@@ -253,13 +253,17 @@ class _Store:
         path = path_of(first, 0)
         if not path.exists():
             raise StoreMisconfigured(f"there is no store in {first}: queues-000.db is missing")
-        with closing(_opened(path)) as connection, snapshot(connection):
-            try:
+        try:
+            with closing(_opened(path)) as connection, snapshot(connection):
                 self.placement = placement_in(connection)
-            except msgspec.MsgspecError as exc:
-                raise StoreDamaged(f"{path} is damaged: what it knows of its store's directories: {exc}") from exc
-            meta = dict(connection.execute(_IDENTITY))
-        self.id, self.files = str(meta["store"]), int(meta["files"])
+                meta = dict(connection.execute(_IDENTITY))
+            self.id, self.files = str(meta["store"]), int(meta["files"])
+        except sqlite3.Error as exc:
+            raise translated(exc, path) from exc
+        except msgspec.MsgspecError as exc:
+            raise StoreDamaged(f"{path} is damaged: what it knows of its store's directories: {exc}") from exc
+        except (KeyError, TypeError, ValueError) as exc:
+            raise StoreDamaged(f"{path} is damaged: what it knows of itself cannot be read") from exc
 
     @property
     def directories(self) -> Sequence[StoreDirectory]:

@@ -349,8 +349,11 @@ class Files:
             raise opening_error(exc, self._directory) from exc
 
     def _prepare_again(self, directory: StoreDirectory) -> PreparedFiles:
-        with locked(self._directory):
-            return prepare_further(self._directory, directory, self.settings)
+        try:
+            with locked(self._directory):
+                return prepare_further(self._directory, directory, self.settings)
+        except OSError as exc:
+            raise opening_error(exc, self._directory) from exc
 
     def _wait_and_leave(self, files: Sequence[File], threads: Sequence[threading.Thread], owner: Owner | None) -> None:
         _wait_and_disconnect(files, threads)

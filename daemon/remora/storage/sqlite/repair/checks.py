@@ -391,8 +391,11 @@ def _strays_of(queues: Sequence[_Queue]) -> Check:
     def entries(connection: sqlite3.Connection, report: FileReport) -> None:
         """No entry lies outside of its queue, save what is left of removed ones."""
         ranges = [(schema.rowid(each.id, each.head), schema.rowid(each.id, each.settled)) for each in queues]
-        leftovers = connection.execute("SELECT queue, head, tail FROM leftovers")
-        ranges += [(schema.rowid(queue, head), schema.rowid(queue, tail)) for queue, head, tail in leftovers]
+        for queue, head, tail in connection.execute("SELECT queue, head, tail FROM leftovers"):
+            if isinstance(head, int) and isinstance(tail, int):
+                ranges.append((schema.rowid(queue, head), schema.rowid(queue, tail)))
+            else:
+                report.found("leftovers", f"what is left of queue number {queue} has no range")
         begin = 0
         for first, end in [*sorted(ranges), ((1 << 63) - 1, (1 << 63) - 1)]:
             for (rowid,) in connection.execute(_STRAYS, (begin, first)):

@@ -72,7 +72,10 @@ _SWEPT_AT_ONCE = 1000
 _AGAIN_S = 5.0
 """How long nothing more is swept after a transaction that was not committed."""
 
-_LEFT = "SELECT queue, head, tail FROM leftovers LIMIT 1"
+_LEFT = """
+SELECT queue, head, tail FROM leftovers WHERE typeof(head) = 'integer' AND typeof(tail) = 'integer' LIMIT 1
+"""
+"""Damage of one row keeps nothing of the others: `store check` names it."""
 _DELETE_ENTRIES = "DELETE FROM settled WHERE id >= ? AND id < ?"
 _LESS_LEFT = "UPDATE leftovers SET head = ? WHERE queue = ?"
 _NOTHING_LEFT = "DELETE FROM leftovers WHERE queue = ?"
