@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from devkit.clusters.state import cache_home
 from devkit.processes.programs import program
 
 pytestmark = pytest.mark.full("a benchmark measures nothing that a commit breaks")
@@ -328,6 +330,11 @@ def test_outpost_is_measured_beside_the_daemon(tmp_path: Path) -> None:
     program("redis-server", "redis-server")
     if shutil.which("go") is None or not list(Path("/usr/lib/postgresql").glob("*/bin/postgres")):
         pytest.skip("needs Go, newer than Debian's, and Debian's package postgresql")
+    if not list(cache_home().glob("outpost-*/sources")):
+        try:
+            socket.getaddrinfo("github.com", 443)
+        except socket.gaierror:
+            pytest.skip("needs Outpost's sources, which are at github.com")
     found = figures(tmp_path, "against", "outpost", "--entries", "2000", "--rounds", "1")
 
     assert [row["server"] for row in found["rows"]] == ["outpost", "remora"]
