@@ -17,7 +17,7 @@ from devkit.entries.entries import raw_entry
 from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate, Verdict
 from engine.runs import a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
-from remora.model.errors import EndpointUnavailable
+from remora.model.errors import EndpointUnavailable, StoreUnavailable
 from remora.model.topic import Delivery, LayoutState, Topic, TopicLayout
 from remora.ports.endpoint import Batch
 
@@ -200,3 +200,25 @@ def test_no_changes_and_owners_make_copies(seed: int, mode: Delivery) -> None:
         assert arrived == {key: [i for i, each in enumerate(keys) if each == key] for key in set(keys)}
 
     play()
+
+
+@in_virtual_time
+async def test_a_queue_whose_removals_had_no_answer_is_given_back_at_once() -> None:
+    """Removals that were carried out and never answered leave nothing to wait for, once other entries have arrived."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    queue = store.make("t", *(raw_entry("k", i) for i in range(50)))
+    store.metadata["t"] = a_topic()
+    store.after = lambda call: (
+        StoreUnavailable("no answer") if call == "remove" and store.calls["remove"] <= 2 else None
+    )
+
+    async with running(a_worker(store, endpoint)):
+        await drained(store)
+        await asyncio.sleep(10)
+        queue.append(raw_entry("k", 50))
+        await drained(store)
+        began = asyncio.get_running_loop().time()
+
+    assert store.calls["remove"] > 2
+    assert asyncio.get_running_loop().time() - began < 1
+    assert len(endpoint.arrived) == 51

@@ -19,7 +19,7 @@ async def test_why_a_lock_was_not_renewed() -> None:
     lease = Lease(LockToken(Shard("q"), "w", "i"), Term.granted(TIMES, -100.0), lambda: 1)
 
     for why in (StoreUnavailable("no answer"), StoreAway("gone", "the file is gone")):
-        lease.renewal_failed(TIMES, why)
+        lease.renewal_failed(TIMES, why, 0.0)
         with pytest.raises(LeaseUncertain, match=f"q was not renewed in time: {why}"):
             lease.require_trust()
 

@@ -14,7 +14,9 @@ from engine.fakes import FakeEndpoint, FakeRoute, FakeStore, Fate
 from engine.runs import START_S, a_topic, a_worker, drained, running, until
 from remora.config import DeliverySettings
 from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUnavailable, RemoraError, StoreUnavailable
+from remora.model.record import Attempt
 from remora.model.topic import Topic
+from remora.ports.delivery import MOST_ATTEMPTS
 from remora.ports.endpoint import Batch
 
 pytestmark = pytest.mark.usefixtures("wall_clock")
@@ -340,3 +342,24 @@ async def test_without_metadata_each_entry_has_its_own_time() -> None:
         await drained(store, within_s=120)
 
     assert causes(store) == ["expired"] * 2
+
+
+@in_virtual_time
+async def test_notes_of_entries_that_have_gone_take_no_room() -> None:
+    """An earlier holder's notes name entries that it removed; those of entries that stand are kept all the same."""
+    store, endpoint = FakeStore(), FakeEndpoint()
+    queue = store.make("t", *(raw_entry("k", i) for i in range(MOST_ATTEMPTS + 5)))
+    queue.front = MOST_ATTEMPTS
+    queue.attempts = {queue.marker(i): Attempt(1, START_S) for i in range(1, MOST_ATTEMPTS + 1)}
+    store.metadata["t"] = limited(max_retries=50)
+    endpoint.opening = lambda _: EndpointUnavailable("no")
+
+    async with running(a_worker(store, endpoint)):
+        await until(lambda: store.calls["note_attempts"])
+        kept = dict(queue.attempts)
+        endpoint.opening = lambda _: None
+        await drained(store)
+
+    assert {position: each.count for position, each in kept.items()} == {
+        queue.marker(MOST_ATTEMPTS + i): 1 + (not i) for i in range(5)
+    }

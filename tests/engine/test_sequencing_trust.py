@@ -6,6 +6,7 @@ The clock of a server is moved by the store that it asks, as when an answer is s
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -100,6 +101,22 @@ async def test_trust_is_counted_from_before_a_renewal(stores: Sequence[SqliteLog
     server.late_s += (sequence.TRUSTED - 0.5) * LEASE_S
 
     assert server.round(LOG, 1) == INIT_LOG
+
+
+async def test_a_host_that_slept_hands_out_nothing(
+    stores: Sequence[SqliteLogs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trust ends although the clock of the event loop stood still while the host was suspended."""
+    server, clock, slept_s = Server(stores[0]), time.clock_gettime, 0.0
+    del server.sequencing._now
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + slept_s * (which == time.CLOCK_BOOTTIME))
+    assert await server.position(LOG, 1) == 1
+    assert shown(server.round(LOG, 1)) == 2
+
+    slept_s = LEASE_S
+
+    assert server.round(LOG, 1) == INIT_LOG
+    assert sample_value(server.telemetry.registry, FENCED, {"reason": "trust"}) == 1
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["renewed", "without an answer"])

@@ -56,9 +56,9 @@ class _TokenLease(Generic[Token]):
         """A renewal succeeded and gave this term."""
         self.term, self._why = term, None
 
-    def renewal_failed(self, times: LeaseTimes, why: StoreError) -> None:
+    def renewal_failed(self, times: LeaseTimes, why: StoreError, now: float) -> None:
         """A renewal got no answer: try again soon, and trust as long as before."""
-        self.term = self.term.retry_renewal(times, asyncio.get_running_loop().time())
+        self.term = self.term.retry_renewal(times, now)
         self._why = why
 
 
@@ -97,13 +97,14 @@ class Lease(_TokenLease[LockToken]):
 
 
 async def renew_all(
-    locks: Renewable[Any], leases: Sequence[AnyLease], times: LeaseTimes, asked_at: float
+    locks: Renewable[Any], leases: Sequence[AnyLease], times: LeaseTimes, clock: Callable[[], float]
 ) -> list[tuple[AnyLease, StoreError]]:
     """Renew leases in one call, and return those that were not renewed, each with its reason.
 
-    Trust is counted from `asked_at`, which is now: before the call. A lease whose lock `is_lost` is left as it is; one
-    without an answer is due again soon.
+    Trust is counted by `clock`, from before the call. A lease whose lock `is_lost` is left as it is; one without an
+    answer is due again soon.
     """
+    asked_at = clock()
     answers: Sequence[StoreError | None]
     try:
         answers = await locks.renew_all([each.token for each in leases], times.lease_s)
@@ -115,7 +116,7 @@ async def renew_all(
             lease.renewed(term)
             continue
         if not is_lost(answer):
-            lease.renewal_failed(times, answer)
+            lease.renewal_failed(times, answer, clock())
         failed.append((lease, answer))
     return failed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import suppress
@@ -387,7 +388,7 @@ class Sequencing:
         asyncio.get_running_loop().call_later(RENEWAL_S, self._renewals.release)
         of = {each.lease: each for each in due}
         try:
-            failed = await renew_all(self._logs, list(of), self._times, self._now())
+            failed = await renew_all(self._logs, list(of), self._times, self._now)
         finally:
             self._renewing.difference_update(of)
         if len(failed) < len(due):
@@ -484,7 +485,8 @@ class Sequencing:
             self._telemetry.crashed(task.get_name())
 
     def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+        """Goes on while the host sleeps, as leases do; the loop's clock stands still."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def _end_of(task: asyncio.Task[None]) -> None:

@@ -44,7 +44,7 @@ async def catch_up(scope: DeliveryScope, reader: Reader, route: ExactRoute) -> t
         upto, count = route.reached, await _count(context, lease, reader, front, route.reached)
     lease.require_trust()
     await context.store.queue.remove(token, upto, count, _tally(redelivery, front, upto, count))
-    redelivery.drop_before(Position.parse(upto.decode()))
+    redelivery.drop_before(upto)
     return upto, count
 
 

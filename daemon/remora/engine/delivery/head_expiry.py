@@ -143,6 +143,7 @@ class HeadExpiry:
         page = await self._context.store.queue.read(self._lease.token, b"", limit)
         self.has_looked = True
         if page.entries:
+            self._redelivery.drop_before(page.positions[0])  # what an earlier holder noted may have gone
             self._progress.begin_work()
         else:
             self._progress.end_work()

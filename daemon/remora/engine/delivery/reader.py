@@ -104,6 +104,8 @@ class Reader:
             span.end(str(exc))
             self._on_failure(exc)
             return None
+        if not start and page.entries:
+            self._redelivery.drop_before(page.positions[0])  # a removal without an answer may have been carried out
         self._scope.spans.listed(span, page)
         times = PageTimes(asked_ns, asked, clock())
         self._scope.took(EventStage.LIST, times.came - asked)

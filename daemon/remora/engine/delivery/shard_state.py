@@ -69,8 +69,9 @@ class Redelivery:
         """How the last attempt at an entry failed, or at those in front of it where it is not known of its own."""
         return self.failures.get(position) or self.last_failure
 
-    def drop_before(self, front: Position) -> None:
-        """Forget entries that have left the queue, however they did."""
+    def drop_before(self, position: bytes) -> None:
+        """Forget entries that have left the queue, however they did: all those before this position, its front."""
+        front = Position.parse(position.decode())
         for known in (self.done, self.attempts, self.refused, self.letters, self.unclear, self.failures):
             for position in [each for each in known if Position.parse(each.decode()) < front]:
                 del known[position]

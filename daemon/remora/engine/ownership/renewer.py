@@ -70,9 +70,10 @@ class LeaseRenewer:
 
     async def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, StoreError]]:
         """Renew these leases; returns those that were not, and why. One without an answer is due again soon."""
-        started = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        started = clock()
         try:
-            failed = await renew_all(self._store.locks, leases, self._settings.times, started)
+            failed = await renew_all(self._store.locks, leases, self._settings.times, clock)
         finally:
             self._renewing.difference_update(leases)
         for lease, why in failed:
@@ -80,7 +81,7 @@ class LeaseRenewer:
                 self._next_at = min(self._next_at, lease.term.renew_at)
                 self._telemetry.renewal_failed(lease.shard.queue, str(why))
         if renewed := len(leases) - len(failed):
-            self._telemetry.renewed(asyncio.get_running_loop().time() - started, renewed)
+            self._telemetry.renewed(clock() - started, renewed)
         return failed
 
     async def expire(self, leases: Sequence[Lease]) -> list[tuple[Lease, StoreError]]:
