@@ -265,6 +265,8 @@ def test_what_a_user_may_not_do() -> None:
     assert violation('Permissions Violation for Publish to "a.b"') == ("publish", "a.b")
     assert violation('Permissions Violation for Subscription to "_INBOX.x.*"') == ("subscription", "_INBOX.x.*")
     assert violation("Permissions Violation") is None
+    said = r'Permissions Violation for Publish to "t.b.a\"b\\c\'d"'
+    assert violation(said) == ("publish", "t.b.a\"b\\c'd")
 
 
 # ------------------------------------------------------------------------------------------------ keys
