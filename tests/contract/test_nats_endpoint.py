@@ -291,6 +291,8 @@ async def test_a_killed_and_a_frozen_server(fragile_nats_server: Nats) -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", EndpointUnavailable, "something else than NATS"),
         (b"\x15\x03\x03\x00\x02\x02\x28\r\n", EndpointMisconfigured, "this port speaks TLS"),
         (b"INFO nonsense\r\n", EndpointUnavailable, "an INFO that cannot be read"),
+        pytest.param(b"INFO " + b"[" * 2000 + b"\r\n", EndpointUnavailable, "an INFO that cannot be read", id="nested"),
+        (b'INFO {"max_payload":1e999}\r\n', EndpointUnavailable, "an INFO that cannot be read"),
         (b'INFO {"max_payload":1}\r\n', EndpointMisconfigured, "its release is too old"),
         (b'INFO {"headers":true,"tls_required":true}\r\n', EndpointMisconfigured, "asks for TLS"),
         (b"", EndpointUnavailable, "the connection broke"),
@@ -322,11 +324,12 @@ class MessagesInTurn:
         self.messages: list[bytes] = []
         self.looks = 0
         self.may_look = True
+        self.most_bytes = 1 << 20
         self._answers = list(answers)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            writer.write(b'INFO {"headers":true,"max_payload":1048576}\r\n')
+            writer.write(b'INFO {"headers":true,"max_payload":%d}\r\n' % self.most_bytes)
             while line := await reader.readline():
                 word, *words = line.split()
                 if word == b"PING":
@@ -368,6 +371,18 @@ async def test_a_message_that_the_server_loses() -> None:
                     await push(endpoint, to, records)
 
     assert server.messages[:2] == [b"0", b"0"]
+
+
+async def test_a_server_without_a_limit() -> None:
+    """A server whose `max_payload` is -1 takes messages of every size, and gets them."""
+    server = MessagesInTurn()
+    server.most_bytes = -1
+
+    async with serving_streams(server.serve) as port, NatsEndpoint(SETTINGS) as endpoint:
+        to = Target(f"nats://127.0.0.1:{port}", "nats-stream=s", "t")
+        await push(endpoint, to, make_records(0, 1, size=2 << 20))
+
+    assert server.messages == [b"0"]
 
 
 async def test_a_user_who_may_read_the_stream_no_longer() -> None:

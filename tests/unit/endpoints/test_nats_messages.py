@@ -188,8 +188,12 @@ def test_what_is_remarked_on_a_stream(stream: Stream, pause_s: float, looks: boo
 
 
 @pytest.mark.parametrize(
-    "reply", [b"", b"[]", b"{}", b'{"config": 1}', b'{"config": {"name": "S", "max_msg_size": "x"}}']
-)
+    "reply",
+    [
+        b"", b"[]", b"{}", pytest.param(b"[" * 2000, id="nested"), b'{"config": 1}',
+        b'{"config": {"name": "S", "max_msg_size": "x"}}', b'{"config": {"name": "S", "max_msg_size": 1e999}}',
+    ],
+)  # fmt: skip
 def test_an_answer_that_makes_no_sense(reply: bytes) -> None:
     """It is transient."""
     with pytest.raises(EndpointUnavailable, match=r"^stream S: the server's answer cannot be read"):

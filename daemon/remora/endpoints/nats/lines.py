@@ -110,7 +110,7 @@ def read_answer(payload: bytes, what: str) -> Mapping[str, Any]:
     """An answer as a mapping. Raises EndpointUnavailable, which begins with `what`."""
     try:
         found = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise EndpointUnavailable(f"{what}: the server's answer cannot be read")

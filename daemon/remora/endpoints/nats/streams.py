@@ -82,7 +82,7 @@ def read_stream(reply: bytes, what: str) -> Stream:
             str(config.get("storage", STORED_ON_DISK)),
             str(config.get("retention", KEPT_BY_LIMITS)),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise EndpointUnavailable(f"{what}: the server's answer cannot be read") from None
 
 
