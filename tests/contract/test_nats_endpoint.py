@@ -24,6 +24,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
+from support.full_names import known_by_its_full_name
 from support.kafka_sender import INCARNATION, make_records, push_all
 
 SHARD = Shard("orders", Origin.REMORA)
@@ -461,14 +462,16 @@ async def test_a_credentials_file(tmp_path: Path, endpoint: NatsEndpoint) -> Non
         assert "the server refused the log-in" in await failure(endpoint, to, EndpointMisconfigured)
 
 
-async def test_tls(tls_server: Nats, endpoint: NatsEndpoint) -> None:
-    """Who trusts the server's authority and shows a certificate is let in."""
+async def test_tls(tls_server: Nats, endpoint: NatsEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who trusts the server's authority and shows a certificate is let in, also by the full name of the host."""
+    known_by_its_full_name(monkeypatch)
     shown = f"&ssl-certificate-location={tls_server.client.certificate}&ssl-key-location={tls_server.client.key}"
     trust = f"&ca-location={tls_server.own.certificate}"
     async with tls_server.jetstream() as found:
         await found.add_stream(name="S", subjects=["t.>"])
     to = Target(f"nats+tls://localhost:{tls_server.port}", f"nats-stream=S{trust}{shown}", "t")
     await push(endpoint, to, make_records(0, 3))
+    await push(endpoint, replace(to, uri=f"nats+tls://localhost.:{tls_server.port}"), make_records(3, 1))
 
     without = replace(to, args=f"nats-stream=S{trust}")
     assert await failure(endpoint, without, EndpointMisconfigured) in (

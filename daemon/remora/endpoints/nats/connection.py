@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from remora import __version__
+from remora.endpoints.dial import name_of
 from remora.endpoints.heartbeat import GOODBYE_S, WRITE_BYTES, HeartbeatConnection
 from remora.endpoints.nats.errors import violation, why_ended
 from remora.endpoints.nats.lines import (
@@ -221,7 +222,8 @@ class NatsConnection(HeartbeatConnection):
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise EndpointMisconfigured(f"{self}: the endpoint is nats+tls, but this port speaks no TLS")
             assert self._transport is not None
-            self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=server.host)
+            name = name_of(server.host)
+            self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         about = json.dumps(_about(server, key, str(info.get("nonce", ""))), separators=(",", ":")).encode()
