@@ -12,6 +12,7 @@ from then on was never begun by anybody, and it asks no longer. All owners must 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -114,12 +115,13 @@ def last_place(headers: Mapping[bytes, bytes], shard: bytes, prefix: bytes) -> t
     return read_position(place[len(prefix) :])
 
 
+_POSITION = re.compile(rb"([0-9]{1,20})/([0-9]{1,20})")
+
+
 def read_position(text: bytes) -> tuple[int, int] | None:
-    """A position as it is compared with others of its queue."""
-    generation, _, offset = text.partition(b"/")
-    if not (generation.isdigit() and offset.isdigit()):
-        return None
-    return int(generation), int(offset)
+    """A position as it is compared with others of its queue; None for a text that is none."""
+    found = _POSITION.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 LANES = 64
