@@ -215,6 +215,14 @@ async def test_a_stream_that_is_full(nats_server: Nats, endpoint: NatsEndpoint) 
     assert numbers(await nats_server.read(stream)) == [0, 1, 2, 3]
 
 
+async def test_a_stream_that_acknowledges_nothing(nats_server: Nats, endpoint: NatsEndpoint) -> None:
+    """It stops the topic before anything is sent, of which nobody could tell whether it arrived."""
+    stream = await nats_server.stream(no_ack=True)
+
+    assert "it acknowledges nothing" in await failure(endpoint, target(nats_server, stream), EndpointMisconfigured)
+    assert await nats_server.read(stream) == []
+
+
 async def test_a_stream_that_goes_away(nats_server: Nats, endpoint: NatsEndpoint) -> None:
     """Under way it is transient, since a server may be late with it; the next look says that it is not there."""
     stream = await nats_server.stream()

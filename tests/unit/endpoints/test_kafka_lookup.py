@@ -25,7 +25,7 @@ class Client:
         self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1), SimpleNamespace(nodeId=2)])
         self.asked = 0
         self._knows_from = knows_from
-        self._told = [(0, "", 2, "t", [("max.message.bytes", each, False, 5, False, [])]) for each in limit]
+        self._told: list[Any] = [(0, "", 2, "t", [("max.message.bytes", each, False, 5, False, [])]) for each in limit]
 
     async def send(self, _node: int, request: Any) -> Any:
         await asyncio.sleep(0.001)

@@ -20,7 +20,7 @@ from enum import Enum, auto
 from remora.endpoints.nats.errors import why_refused
 from remora.endpoints.nats.lines import read_answer
 from remora.endpoints.runs import WINDOW
-from remora.model.errors import EndpointUnavailable
+from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.record import Record
 
 NO_MESSAGE = 10037
@@ -74,6 +74,8 @@ def read_stream(reply: bytes, what: str) -> Stream:
         raise why_refused(error, what)
     try:
         config = found["config"]
+        if config.get("no_ack"):
+            raise EndpointMisconfigured(f"{what}: it acknowledges nothing (no_ack)")
         most = int(config.get("max_msg_size", -1))
         return Stream(
             str(config["name"]),
