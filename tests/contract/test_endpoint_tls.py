@@ -23,6 +23,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
 from remora.ports.endpoint import Endpoint
+from support.full_names import known_by_its_full_name
 from support.kafka_sender import INCARNATION, make_records, push_all
 
 SHARD = Shard("shard", Origin.REMORA)
@@ -51,9 +52,11 @@ async def endpoints(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         yield {"https": http, "amqps": amqp}
 
 
-async def failure(endpoint: Endpoint, scheme: str, port: int, trusted: Certificate) -> EndpointError:
+async def failure(
+    endpoint: Endpoint, scheme: str, port: int, trusted: Certificate, host: str = "localhost"
+) -> EndpointError:
     """Why nothing is delivered there."""
-    target = Target(f"{scheme}://localhost:{port}", f"amqp-exchange=x&ca-location={trusted.certificate}", "t")
+    target = Target(f"{scheme}://{host}:{port}", f"amqp-exchange=x&ca-location={trusted.certificate}", "t")
     with pytest.raises(EndpointError) as caught:
         async with asyncio.timeout(PATIENT_S), endpoint.route(SHARD, INCARNATION, target) as route:
             await push_all(route, make_records(0, 1))
@@ -87,6 +90,26 @@ async def test_certificates_that_are_wrong(
 
     assert isinstance(error, EndpointMisconfigured)
     assert re.search(rf"localhost:{port}: its certificate is not trusted.*{why}", str(error))
+
+
+@pytest.mark.parametrize("scheme", ["https", "amqps"])
+async def test_a_full_name(endpoints: Endpoints, tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate of a host is that of its full name, too, which ends in a dot."""
+    known_by_its_full_name(monkeypatch)
+    own = certificate(tmp_path / "own", "localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate, own.key)
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(4))
+        writer.close()
+
+    async with serving_streams(serve, context=context) as port:
+        error = await failure(endpoints[scheme], scheme, port, own, "localhost.")
+
+    assert heard[0] in (b"POST", b"AMQP")
+    assert isinstance(error, EndpointUnavailable)
 
 
 @pytest.mark.parametrize("scheme", ["https", "amqps"])

@@ -24,6 +24,7 @@ from remora.model.errors import EndpointError, EndpointMisconfigured, EndpointUn
 from remora.model.record import DeadLetter, Record
 from remora.model.shard import Origin, Shard
 from remora.model.topic import Target
+from support.full_names import known_by_its_full_name
 from support.kafka_sender import INCARNATION, make_records, push_all
 
 SHARD = Shard("orders", Origin.REMORA)
@@ -214,6 +215,14 @@ async def test_a_stream_that_is_full(nats_server: Nats, endpoint: NatsEndpoint) 
     assert numbers(await nats_server.read(stream)) == [0, 1, 2, 3]
 
 
+async def test_a_stream_that_acknowledges_nothing(nats_server: Nats, endpoint: NatsEndpoint) -> None:
+    """It stops the topic before anything is sent, of which nobody could tell whether it arrived."""
+    stream = await nats_server.stream(no_ack=True)
+
+    assert "it acknowledges nothing" in await failure(endpoint, target(nats_server, stream), EndpointMisconfigured)
+    assert await nats_server.read(stream) == []
+
+
 async def test_a_stream_that_goes_away(nats_server: Nats, endpoint: NatsEndpoint) -> None:
     """Under way it is transient, since a server may be late with it; the next look says that it is not there."""
     stream = await nats_server.stream()
@@ -291,6 +300,8 @@ async def test_a_killed_and_a_frozen_server(fragile_nats_server: Nats) -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", EndpointUnavailable, "something else than NATS"),
         (b"\x15\x03\x03\x00\x02\x02\x28\r\n", EndpointMisconfigured, "this port speaks TLS"),
         (b"INFO nonsense\r\n", EndpointUnavailable, "an INFO that cannot be read"),
+        pytest.param(b"INFO " + b"[" * 2000 + b"\r\n", EndpointUnavailable, "an INFO that cannot be read", id="nested"),
+        (b'INFO {"max_payload":1e999}\r\n', EndpointUnavailable, "an INFO that cannot be read"),
         (b'INFO {"max_payload":1}\r\n', EndpointMisconfigured, "its release is too old"),
         (b'INFO {"headers":true,"tls_required":true}\r\n', EndpointMisconfigured, "asks for TLS"),
         (b"", EndpointUnavailable, "the connection broke"),
@@ -322,11 +333,12 @@ class MessagesInTurn:
         self.messages: list[bytes] = []
         self.looks = 0
         self.may_look = True
+        self.most_bytes = 1 << 20
         self._answers = list(answers)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            writer.write(b'INFO {"headers":true,"max_payload":1048576}\r\n')
+            writer.write(b'INFO {"headers":true,"max_payload":%d}\r\n' % self.most_bytes)
             while line := await reader.readline():
                 word, *words = line.split()
                 if word == b"PING":
@@ -368,6 +380,18 @@ async def test_a_message_that_the_server_loses() -> None:
                     await push(endpoint, to, records)
 
     assert server.messages[:2] == [b"0", b"0"]
+
+
+async def test_a_server_without_a_limit() -> None:
+    """A server whose `max_payload` is -1 takes messages of every size, and gets them."""
+    server = MessagesInTurn()
+    server.most_bytes = -1
+
+    async with serving_streams(server.serve) as port, NatsEndpoint(SETTINGS) as endpoint:
+        to = Target(f"nats://127.0.0.1:{port}", "nats-stream=s", "t")
+        await push(endpoint, to, make_records(0, 1, size=2 << 20))
+
+    assert server.messages == [b"0"]
 
 
 async def test_a_user_who_may_read_the_stream_no_longer() -> None:
@@ -446,14 +470,16 @@ async def test_a_credentials_file(tmp_path: Path, endpoint: NatsEndpoint) -> Non
         assert "the server refused the log-in" in await failure(endpoint, to, EndpointMisconfigured)
 
 
-async def test_tls(tls_server: Nats, endpoint: NatsEndpoint) -> None:
-    """Who trusts the server's authority and shows a certificate is let in."""
+async def test_tls(tls_server: Nats, endpoint: NatsEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who trusts the server's authority and shows a certificate is let in, also by the full name of the host."""
+    known_by_its_full_name(monkeypatch)
     shown = f"&ssl-certificate-location={tls_server.client.certificate}&ssl-key-location={tls_server.client.key}"
     trust = f"&ca-location={tls_server.own.certificate}"
     async with tls_server.jetstream() as found:
         await found.add_stream(name="S", subjects=["t.>"])
     to = Target(f"nats+tls://localhost:{tls_server.port}", f"nats-stream=S{trust}{shown}", "t")
     await push(endpoint, to, make_records(0, 3))
+    await push(endpoint, replace(to, uri=f"nats+tls://localhost.:{tls_server.port}"), make_records(3, 1))
 
     without = replace(to, args=f"nats-stream=S{trust}")
     assert await failure(endpoint, without, EndpointMisconfigured) in (

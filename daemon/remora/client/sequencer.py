@@ -433,7 +433,9 @@ class SequencerClient:
             await loop.create_unix_connection(lambda: made, address[5:])
         else:
             host, _, port = address.rpartition(":")
-            await loop.create_connection(lambda: made, host.strip("[]"), int(port), ssl=self._tls)
+            host = host.strip("[]")
+            name = host.removesuffix(".") if self._tls is not None else None  # no certificate has a full name's dot
+            await loop.create_connection(lambda: made, host, int(port), ssl=self._tls, server_hostname=name)
 
 
 def _fail(outcomes: Sequence[Outcome], why: Callable[[], Exception]) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from remora.codec.json_pieces import not_json
 from remora.codec.s3_records import TWICE, MalformedEvent
 from remora.codec.speedups import repeated_name
 
@@ -107,11 +108,14 @@ _DECODER = msgspec.json.Decoder(SeaweedPosting)
 def records_of(body: bytes) -> bytes:
     """`{"Records":[...]}` of what is posted; empty where it is about no object. Raises MalformedEvent."""
     try:
+        body.decode()  # msgspec does not look at members that it passes over
         posting = _DECODER.decode(body)
+    except UnicodeDecodeError as exc:
+        raise MalformedEvent(None, None, "", str(not_json(exc))) from exc
     except msgspec.ValidationError as exc:
         reason, _, path = str(exc).partition(" - at ")
         raise MalformedEvent(None, None, path.strip("`").removeprefix("$."), reason) from exc
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         raise MalformedEvent(None, None, "", f"not valid JSON: {exc}") from exc
     if (name := repeated_name(body)) is not None:
         raise MalformedEvent(None, None, name, TWICE)

@@ -31,6 +31,11 @@ from remora.policy.ownership.quarantine import CONNECT
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
+def name_of(host: str) -> str:
+    """A host's name as TLS and certificates have it: without the dot behind a full name (RFC 6066, 3)."""
+    return host.removesuffix(".")
+
+
 class _Opening(asyncio.Protocol):
     """Remembers the transport of a connection, and leaves it to the protocol that it is for."""
 
@@ -48,6 +53,8 @@ async def dial(
     make: Callable[[], P], *address: Any, loop: asyncio.AbstractEventLoop | None = None, **options: Any
 ) -> tuple[asyncio.Transport, P]:
     """As `create_connection` of the event loop; where it fails or is cancelled, the connection is cut at once."""
+    if options.get("ssl") is not None:
+        options["server_hostname"] = name_of(options.get("server_hostname") or address[0])
     protocol = make()
     opening = _Opening(protocol)
     try:

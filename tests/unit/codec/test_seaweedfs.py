@@ -136,7 +136,8 @@ def test_all_tags_removed() -> None:
 
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b"{}", b'{"key":1,"message":{}}', b'{"key":"k"}', b'{"key":"k","message":[]}',
-             b'{"key":"/buckets/b/k","message":{"new_entry":{"extended":{"a":"no base64!"}}}}', b'{"key":"\xff"}'],
+             b'{"key":"/buckets/b/k","message":{"new_entry":{"extended":{"a":"no base64!"}}}}', b'{"key":"\xff"}',
+             b'{"key":"/buckets/b/k","message":{},"\xff":1}', b'{"key":"k","message":{},"\xed\xa0\x80":"\xff"}'],
 )  # fmt: skip
 def test_what_seaweedfs_does_not_post_is_refused(body: bytes) -> None:
     """A body of another form is refused with a reason, and never taken for one about no object."""

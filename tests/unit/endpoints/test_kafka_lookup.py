@@ -16,17 +16,21 @@ from remora.model.errors import EndpointMisconfigured
 
 
 class Client:
-    """Two brokers, which know the topic from a moment on; who asks may not read its configuration."""
+    """Two brokers, which know the topic from a moment on; who asks may not read its configuration, unless it is given.
 
-    def __init__(self, knows_from: float) -> None:
+    `limit` is what they tell as its max.message.bytes.
+    """
+
+    def __init__(self, knows_from: float, *limit: str | None) -> None:
         self.cluster = SimpleNamespace(brokers=lambda: [SimpleNamespace(nodeId=1), SimpleNamespace(nodeId=2)])
         self.asked = 0
         self._knows_from = knows_from
+        self._told: list[Any] = [(0, "", 2, "t", [("max.message.bytes", each, False, 5, False, [])]) for each in limit]
 
     async def send(self, _node: int, request: Any) -> Any:
         await asyncio.sleep(0.001)
         if not isinstance(request, MetadataRequest):
-            return SimpleNamespace(resources=[])
+            return SimpleNamespace(resources=self._told)
         self.asked += 1
         if asyncio.get_running_loop().time() < self._knows_from:
             return SimpleNamespace(topics=[(kafka.UnknownTopicOrPartitionError.errno, "t", False, [])])
@@ -40,6 +44,17 @@ async def test_a_topic_that_brokers_hear_of_late_is_found(knows_from: float) -> 
     found = await look_up(Client(knows_from), "t", "topic t", within_s=6)
 
     assert (found.partitions, found.limit_bytes, found.limit_known) == (3, BROKER_DEFAULT_BYTES, False)
+
+
+@pytest.mark.parametrize(
+    ("told", "limit_bytes"), [("5000", 5000), *((each, None) for each in (None, "", "0", "-1", "unlimited"))]
+)
+@in_virtual_time
+async def test_what_is_told_as_the_limit(told: str | None, limit_bytes: int | None) -> None:
+    """A limit that is no number from 1 on counts as one that nobody may read: it keeps nothing from being sent."""
+    found = await look_up(Client(0.0, told), "t", "topic t", within_s=6)
+
+    assert (found.limit_bytes, found.limit_known) == (limit_bytes or BROKER_DEFAULT_BYTES, limit_bytes is not None)
 
 
 @pytest.mark.parametrize(("within_s", "doubt_s"), [(60, 3), (5, 2.5), (1, 0.5)])

@@ -145,8 +145,11 @@ def test_operations_however_they_are_cut(cuts: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"MSG a 1 x\r\n", b"MSG a 1\r\n", b"HMSG a 1 9 3\r\n", b"MSG a 1 99999999999\r\n", b"x" * (MOST_LINE_BYTES + 1)],
-)
+    [
+        b"MSG a 1 x\r\n", b"MSG a 1\r\n", b"HMSG a 1 9 3\r\n", b"MSG a 1 99999999999\r\n",
+        pytest.param(b"MSG a 1 " + b"9" * 5000 + b"\r\n", id="digits"), b"x" * (MOST_LINE_BYTES + 1),
+    ],
+)  # fmt: skip
 def test_what_is_no_operation(data: bytes) -> None:
     """A message without sizes, or with such as make no sense, and a line without end are refused."""
     with pytest.raises(BadLine):
@@ -188,8 +191,12 @@ def test_what_is_remarked_on_a_stream(stream: Stream, pause_s: float, looks: boo
 
 
 @pytest.mark.parametrize(
-    "reply", [b"", b"[]", b"{}", b'{"config": 1}', b'{"config": {"name": "S", "max_msg_size": "x"}}']
-)
+    "reply",
+    [
+        b"", b"[]", b"{}", pytest.param(b"[" * 2000, id="nested"), b'{"config": 1}',
+        b'{"config": {"name": "S", "max_msg_size": "x"}}', b'{"config": {"name": "S", "max_msg_size": 1e999}}',
+    ],
+)  # fmt: skip
 def test_an_answer_that_makes_no_sense(reply: bytes) -> None:
     """It is transient."""
     with pytest.raises(EndpointUnavailable, match=r"^stream S: the server's answer cannot be read"):
@@ -207,6 +214,9 @@ def last(headers: bytes) -> bytes:
         (last(b"NATS/1.0\r\nremora-shard: q\r\nremora-pos: other:3/44\r\n\r\n"), None),
         (last(b"NATS/1.0\r\nremora-shard: r\r\nremora-pos: inc:3/44\r\n\r\n"), None),
         (last(b"NATS/1.0\r\nremora-shard: q\r\nremora-pos: inc:x\r\n\r\n"), None),
+        pytest.param(
+            last(b"NATS/1.0\r\nremora-shard: q\r\nremora-pos: inc:%b/1\r\n\r\n" % (b"9" * 5000)), None, id="digits"
+        ),
         (last(b""), None),
         (b'{"error": {"code": 404, "err_code": 10037}}', None),
     ],
@@ -265,6 +275,8 @@ def test_what_a_user_may_not_do() -> None:
     assert violation('Permissions Violation for Publish to "a.b"') == ("publish", "a.b")
     assert violation('Permissions Violation for Subscription to "_INBOX.x.*"') == ("subscription", "_INBOX.x.*")
     assert violation("Permissions Violation") is None
+    said = r'Permissions Violation for Publish to "t.b.a\"b\\c\'d"'
+    assert violation(said) == ("publish", "t.b.a\"b\\c'd")
 
 
 # ------------------------------------------------------------------------------------------------ keys

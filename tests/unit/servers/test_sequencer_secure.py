@@ -22,6 +22,7 @@ from remora.config import SequencerSettings
 from remora.model.errors import ConfigError
 from remora.servers.sequencer import Closed, Rounds, SecureConnections, tls_context
 from remora.servers.sequencer import secure as module
+from support.full_names import known_by_its_full_name
 from support.sequencer import FAR, LOG, OTHER, listening
 
 PATIENCE_S = 5 * PATIENT_S
@@ -88,6 +89,24 @@ async def test_a_client_with_a_certificate_is_served(files: Files) -> None:
 
         assert [token.position for token in tokens] == list(range(1, 5001))
         await until(lambda: not rounds.connections)
+
+
+def test_a_server_by_its_full_name(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate of a host is that of its full name, too, which ends in a dot.
+
+    On asyncio's loop: uvloop's asks the host's resolver by itself.
+    """
+    known_by_its_full_name(monkeypatch)
+
+    async def ask() -> int:
+        async with serving(files, a_core()) as (rounds, port):
+            async with SequencerClient([f"localhost.:{port}"], tls=files.known) as client:
+                found = await client.next(LOG)
+            await until(lambda: not rounds.connections)
+        return found.position
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        assert runner.run(ask()) == 1
 
 
 async def test_a_client_without_a_certificate_is_refused(files: Files) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +93,7 @@ async def _count_partitions(client: Any, topic: str, what: str, doubt_s: float) 
 
 
 async def _read_limit(client: Any, topic: str) -> int | None:
-    """The topic's max.message.bytes; None where the user may not read it."""
+    """The topic's max.message.bytes; None where the user may not read it, and where it is told as no size."""
     request = DescribeConfigsRequest([(ConfigResourceType.TOPIC, topic, [LIMIT])])
     try:
         answer = await ask_anybody(client, request)
@@ -102,7 +103,7 @@ async def _read_limit(client: Any, topic: str) -> int | None:
         if kafka.for_code(code) is kafka.NoError:
             for name, value, *_ in entries:
                 if name == LIMIT:
-                    return int(value)
+                    return int(value) if re.fullmatch(r"[1-9][0-9]{0,17}", value or "") else None
     return None
 
 

@@ -13,9 +13,17 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from remora import __version__
+from remora.endpoints.dial import name_of
 from remora.endpoints.heartbeat import GOODBYE_S, WRITE_BYTES, HeartbeatConnection
 from remora.endpoints.nats.errors import violation, why_ended
-from remora.endpoints.nats.lines import BadLine, OperationSplitter, ServerOperation, is_nobody, question
+from remora.endpoints.nats.lines import (
+    MOST_PAYLOAD_BYTES,
+    BadLine,
+    OperationSplitter,
+    ServerOperation,
+    is_nobody,
+    question,
+)
 from remora.endpoints.nats.nkeys import UserKey
 from remora.endpoints.nats.publisher import PublishRun, StreamPublisher
 from remora.endpoints.nats.target import NatsServer
@@ -178,9 +186,10 @@ class NatsConnection(HeartbeatConnection):
     def _inform(self, raw: bytes) -> None:
         try:
             found = json.loads(raw)
-            self.most_bytes = int(found.get("max_payload", DEFAULT_PAYLOAD_BYTES))
-        except (ValueError, TypeError, AttributeError):
+            most = int(found.get("max_payload", DEFAULT_PAYLOAD_BYTES))
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             raise BadLine("an INFO that cannot be read") from None
+        self.most_bytes = most if most >= 0 else MOST_PAYLOAD_BYTES  # -1 stands for no limit
         self.is_leaving = bool(found.get("ldm"))
         if not self._info.done():
             self._info.set_result(found)
@@ -213,7 +222,8 @@ class NatsConnection(HeartbeatConnection):
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise EndpointMisconfigured(f"{self}: the endpoint is nats+tls, but this port speaks no TLS")
             assert self._transport is not None
-            self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=server.host)
+            name = name_of(server.host)
+            self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
         about = json.dumps(_about(server, key, str(info.get("nonce", ""))), separators=(",", ":")).encode()

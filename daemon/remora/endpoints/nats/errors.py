@@ -56,7 +56,7 @@ LOGIN: tuple[tuple[str, str], ...] = (
 )
 """What ends a connection, by how it begins, where an operator has to act; without words it passes by itself."""
 
-_VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"?([^\"]*)\"?", re.I)
+_VIOLATION = re.compile(r'permissions violation for (publish|subscription) to "?((?:[^"\\]|\\.)*)', re.I)
 
 
 def why_ended(text: str, name: str) -> EndpointError:
@@ -72,4 +72,6 @@ def why_ended(text: str, name: str) -> EndpointError:
 def violation(text: str) -> tuple[str, str] | None:
     """What a user may not do (publish or subscription), and at which subject; None for another text."""
     found = _VIOLATION.match(text)
-    return (found[1].lower(), found[2]) if found else None
+    if found is None:
+        return None
+    return found[1].lower(), re.sub(r"\\(.)", r"\1", found[2])  # as Go quotes it

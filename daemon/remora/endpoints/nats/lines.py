@@ -6,6 +6,7 @@ nats-py was weighed, see docs/decisions/nats.md: what every event takes is writt
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -68,11 +69,14 @@ class OperationSplitter:
             del buffer[:at]
 
 
+_SIZE = re.compile(rb"[0-9]{1,18}")
+
+
 def _sizes(word: bytes, rest: bytes) -> tuple[bytes, int, int]:
     """A message's subject, the bytes of its headers, and all of them."""
     words = rest.split()
     sizes = 2 if word == b"HMSG" else 1
-    if len(words) not in (2 + sizes, 3 + sizes) or not all(each.isdigit() for each in words[-sizes:]):
+    if len(words) not in (2 + sizes, 3 + sizes) or not all(map(_SIZE.fullmatch, words[-sizes:])):
         raise BadLine("a message without its sizes")
     total = int(words[-1])
     head = int(words[-2]) if sizes == 2 else 0
@@ -110,7 +114,7 @@ def read_answer(payload: bytes, what: str) -> Mapping[str, Any]:
     """An answer as a mapping. Raises EndpointUnavailable, which begins with `what`."""
     try:
         found = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise EndpointUnavailable(f"{what}: the server's answer cannot be read")

@@ -12,6 +12,7 @@ from then on was never begun by anybody, and it asks no longer. All owners must 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -19,7 +20,7 @@ from enum import Enum, auto
 from remora.endpoints.nats.errors import why_refused
 from remora.endpoints.nats.lines import read_answer
 from remora.endpoints.runs import WINDOW
-from remora.model.errors import EndpointUnavailable
+from remora.model.errors import EndpointMisconfigured, EndpointUnavailable
 from remora.model.record import Record
 
 NO_MESSAGE = 10037
@@ -73,6 +74,8 @@ def read_stream(reply: bytes, what: str) -> Stream:
         raise why_refused(error, what)
     try:
         config = found["config"]
+        if config.get("no_ack"):
+            raise EndpointMisconfigured(f"{what}: it acknowledges nothing (no_ack)")
         most = int(config.get("max_msg_size", -1))
         return Stream(
             str(config["name"]),
@@ -82,7 +85,7 @@ def read_stream(reply: bytes, what: str) -> Stream:
             str(config.get("storage", STORED_ON_DISK)),
             str(config.get("retention", KEPT_BY_LIMITS)),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise EndpointUnavailable(f"{what}: the server's answer cannot be read") from None
 
 
@@ -114,12 +117,13 @@ def last_place(headers: Mapping[bytes, bytes], shard: bytes, prefix: bytes) -> t
     return read_position(place[len(prefix) :])
 
 
+_POSITION = re.compile(rb"([0-9]{1,20})/([0-9]{1,20})")
+
+
 def read_position(text: bytes) -> tuple[int, int] | None:
-    """A position as it is compared with others of its queue."""
-    generation, _, offset = text.partition(b"/")
-    if not (generation.isdigit() and offset.isdigit()):
-        return None
-    return int(generation), int(offset)
+    """A position as it is compared with others of its queue; None for a text that is none."""
+    found = _POSITION.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 LANES = 64
