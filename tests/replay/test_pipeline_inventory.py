@@ -18,6 +18,7 @@ from remora_pipeline.replay.paths import location
 from remora_pipeline.replay.pipeline.columns import EVENT
 from remora_pipeline.replay.pipeline.directory import FileMove, LandedDirectory, Staged
 from remora_pipeline.replay.pipeline.frames import current_objects
+from remora_pipeline.replay.pipeline.iceberg.tables import journal_rows
 from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
 from remora_pipeline.replay.pipeline.labels import label
 from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
@@ -56,6 +57,8 @@ class Told:
 
 
 PUT, DELETE, MARKER = "ObjectCreated:Put", "ObjectRemoved:Delete", "ObjectRemoved:DeleteMarkerCreated"
+OF_METADATA = ("PutTagging", "DeleteTagging", "PutRetention", "PutLegalHold")
+"""What MinIO calls changes of a version's tags and locks."""
 
 
 def landed(spark: SparkSession, *told: Told, batch: int = 0) -> DataFrame:
@@ -134,6 +137,11 @@ def test_objects_of_every_kind_at_once(spark: SparkSession) -> None:
         Told("never made", DELETE, 1),
         Told("tagged", PUT, 1),
         Told("tagged", "ObjectTagging:Put", 2),
+        *[Told("older tagged", PUT, at, f"v{at}") for at in (1, 2)],
+        *[Told("older tagged", f"ObjectCreated:{name}", 3, "v1") for name in OF_METADATA],
+        Told("expired marker", PUT, 1, "v1"),
+        Told("expired marker", MARKER, 2, "m1"),
+        Told("expired marker", "LifecycleDelMarkerExpiration:Delete", 3, "m1"),
         Told("by AWS", PUT, None, source="aws:s3", sequencer="0055AED6DCD90281E6"),
         Told("by AWS", DELETE, None, source="aws:s3", sequencer="0055AED6DCD90281E5"),
         Told("padded", PUT, None, source="aws:s3", sequencer="0055AED7"),
@@ -154,17 +162,33 @@ def test_objects_of_every_kind_at_once(spark: SparkSession) -> None:
         "older removed",
         "posted",
         "tagged",
+        "older tagged",
         "by AWS",
         "padded",
         "odd ü+%\n/",
     }
-    assert [objects[key] for key in ("versions", "marker removed", "newest removed", "older removed")] == [
-        "v2",
-        "v1",
-        "v1",
-        "v2",
-    ]
+    versions = ("versions", "marker removed", "newest removed", "older removed", "older tagged")
+    assert [objects[key] for key in versions] == ["v2", "v1", "v1", "v2", "v2"]
     assert events[int(objects["overwritten"].removeprefix("event "))].at == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.spark
+def test_the_journal_says_what_an_event_did(spark: SparkSession) -> None:
+    """Its record_type and is_delete_marker are those of the event, by whatever name a store has for it."""
+    expected = {
+        PUT: ("CREATE", False),
+        MARKER: ("DELETE", True),
+        "ObjectSynced:DeletionMarkerCreated": ("DELETE", True),
+        "LifecycleExpiration:DeleteMarkerCreated": ("DELETE", True),
+        DELETE: ("DELETE", False),
+        "LifecycleDelMarkerExpiration:Delete": ("DELETE", False),
+        "ObjectTagging:Put": ("UPDATE_METADATA", False),
+        **{f"ObjectCreated:{name}": ("UPDATE_METADATA", False) for name in OF_METADATA},
+    }
+
+    rows = journal_rows(landed(spark, *[Told("k", name, at) for at, name in enumerate(expected)])).collect()
+
+    assert {row.event_name: (row.record_type, row.is_delete_marker) for row in rows} == expected
 
 
 @pytest.mark.spark
