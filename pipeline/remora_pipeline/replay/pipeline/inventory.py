@@ -45,10 +45,16 @@ def take(plan: InventoryPlan, *, master: str | None = None) -> tuple[Inventory, 
         return _take(plan, master)
 
 
+def landing_at(path: Path) -> LandedDirectory:
+    """The landing that an inventory is made of. Raises ReplayRefused where nothing has landed."""
+    found = LandedDirectory(path)
+    if not found.landing.exists():
+        raise ReplayRefused(f"{path}: nothing has landed there (no {found.landing.name})")
+    return found
+
+
 def _take(plan: InventoryPlan, master: str | None) -> tuple[Inventory, bool]:
-    source, target = LandedDirectory(plan.landed), InventoryDirectory(plan.out)
-    if not source.landing.exists():
-        raise ReplayRefused(f"{plan.landed}: nothing has landed there (no {source.landing.name})")
+    source, target = landing_at(plan.landed), InventoryDirectory(plan.out)
     wanted = Inventory(
         landing=read(source.landing, Landing).id,
         batch=source.commit().whole,
