@@ -284,7 +284,7 @@ def test_an_inventory_follows_its_landing(spark: SparkSession, tmp_path: Path) -
 
     assert take(replace(plan, buckets=["007"], keep=1))[0].objects == 1
     assert objects(out) == {("007", "c")}
-    assert len(list(out.iterdir())) == 2
+    assert {path.name for path in out.iterdir()} == {"_lock", "current", out.joinpath("current").resolve().name}
 
 
 @pytest.mark.spark
@@ -350,6 +350,33 @@ def test_old_snapshots_are_removed_and_nothing_else(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("snapshot-*")} == {
         "snapshot-00000000-2", "snapshot-00000000-3", "snapshot-2024", "snapshot-00000000-0",
     }  # fmt: skip
+
+
+def test_one_inventory_is_made_at_a_time(tmp_path: Path) -> None:
+    """While a snapshot is made no other one is, and what a killed process has left of its own is removed."""
+    directory = InventoryDirectory(tmp_path / "out")
+    with directory.locked():
+        left = directory.staging()
+        left.joinpath("objects").mkdir()
+        with pytest.raises(ReplayRefused, match="another process makes an inventory there"), directory.locked():
+            pytest.fail("two make one")
+        assert left.exists()
+    link = directory.path / f"_current-{'0' * 32}"
+    link.symlink_to("snapshot-00000000-1")
+
+    with directory.locked():
+        directory.publish(directory.staging(), Inventory("l", 0, (), 1, 0), keep=1)
+
+    assert {path.name for path in directory.path.iterdir()} == {"_lock", "current", "snapshot-00000000-1"}
+
+
+def test_a_lock_makes_nothing_in_somebody_elses_folder(tmp_path: Path) -> None:
+    """A folder that no inventory has made is refused before it is locked."""
+    (tmp_path / "notes.txt").touch()
+
+    with pytest.raises(ReplayRefused, match="no inventory has made"), InventoryDirectory(tmp_path).locked():
+        pytest.fail("it is taken")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.full("a whole inventory is at the gate")
