@@ -297,6 +297,10 @@ def test_a_landing_and_an_inventory_ask_first(tmp_path: Path, monkeypatch: pytes
     ):
         with pytest.raises(ReplayRefused, match=why):
             take(InventoryPlan(tmp_path / landed, tmp_path / out))
+    dry = CliRunner().invoke(
+        group, ["pipeline", "inventory", f"{tmp_path}/theirs", "--out", f"{tmp_path}/o", "--dry-run"]
+    )
+    assert str(dry.exception) == f"{tmp_path}/theirs: nothing has landed there (no _landing.json)"
     with pytest.raises(ReplayRefused, match="there is no such file"):
         lake_inventory.take_in_lake(lake(tmp_path / "none"))
 

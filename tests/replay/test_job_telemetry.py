@@ -23,7 +23,7 @@ from remora_pipeline.replay.errors import ReplayError
 from remora_pipeline.replay.job_telemetry import JobTelemetry, LandingState
 from remora_pipeline.replay.layout import write
 from remora_pipeline.replay.pipeline.checkpoint import reached
-from remora_pipeline.replay.pipeline.directory import Commit
+from remora_pipeline.replay.pipeline.directory import Commit, Landing
 from remora_pipeline.replay.pipeline.landing_state import newest_us
 from replay.prepared import Wanted, prepare
 
@@ -165,6 +165,7 @@ def test_jobs_say_what_they_would_read(tmp_path: Path) -> None:
     (tmp_path / "logs.csv").write_text("when,cmd,lbn\n1,PUT,a\n2,PUT,b\n")
     prepared = prepare(tmp_path / "trace", [Wanted(0, "PUT", "k")])
     landed = tmp_path / "landed"
+    write(landed / "_landing.json", Landing("l1", "photos", None, None))
     write(landed / "_commit.json", Commit(4, 1_234, 2))
     out = tmp_path / "out"
 

@@ -18,6 +18,7 @@ from remora_pipeline.replay.paths import location
 from remora_pipeline.replay.pipeline.columns import EVENT
 from remora_pipeline.replay.pipeline.directory import FileMove, LandedDirectory, Staged
 from remora_pipeline.replay.pipeline.frames import current_objects
+from remora_pipeline.replay.pipeline.iceberg.tables import journal_rows
 from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
 from remora_pipeline.replay.pipeline.labels import label
 from remora_pipeline.replay.pipeline.snapshots import Inventory, InventoryDirectory
@@ -56,6 +57,8 @@ class Told:
 
 
 PUT, DELETE, MARKER = "ObjectCreated:Put", "ObjectRemoved:Delete", "ObjectRemoved:DeleteMarkerCreated"
+OF_METADATA = ("PutTagging", "DeleteTagging", "PutRetention", "PutLegalHold")
+"""What MinIO calls changes of a version's tags and locks."""
 
 
 def landed(spark: SparkSession, *told: Told, batch: int = 0) -> DataFrame:
@@ -134,6 +137,11 @@ def test_objects_of_every_kind_at_once(spark: SparkSession) -> None:
         Told("never made", DELETE, 1),
         Told("tagged", PUT, 1),
         Told("tagged", "ObjectTagging:Put", 2),
+        *[Told("older tagged", PUT, at, f"v{at}") for at in (1, 2)],
+        *[Told("older tagged", f"ObjectCreated:{name}", 3, "v1") for name in OF_METADATA],
+        Told("expired marker", PUT, 1, "v1"),
+        Told("expired marker", MARKER, 2, "m1"),
+        Told("expired marker", "LifecycleDelMarkerExpiration:Delete", 3, "m1"),
         Told("by AWS", PUT, None, source="aws:s3", sequencer="0055AED6DCD90281E6"),
         Told("by AWS", DELETE, None, source="aws:s3", sequencer="0055AED6DCD90281E5"),
         Told("padded", PUT, None, source="aws:s3", sequencer="0055AED7"),
@@ -154,17 +162,33 @@ def test_objects_of_every_kind_at_once(spark: SparkSession) -> None:
         "older removed",
         "posted",
         "tagged",
+        "older tagged",
         "by AWS",
         "padded",
         "odd ü+%\n/",
     }
-    assert [objects[key] for key in ("versions", "marker removed", "newest removed", "older removed")] == [
-        "v2",
-        "v1",
-        "v1",
-        "v2",
-    ]
+    versions = ("versions", "marker removed", "newest removed", "older removed", "older tagged")
+    assert [objects[key] for key in versions] == ["v2", "v1", "v1", "v2", "v2"]
     assert events[int(objects["overwritten"].removeprefix("event "))].at == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.spark
+def test_the_journal_says_what_an_event_did(spark: SparkSession) -> None:
+    """Its record_type and is_delete_marker are those of the event, by whatever name a store has for it."""
+    expected = {
+        PUT: ("CREATE", False),
+        MARKER: ("DELETE", True),
+        "ObjectSynced:DeletionMarkerCreated": ("DELETE", True),
+        "LifecycleExpiration:DeleteMarkerCreated": ("DELETE", True),
+        DELETE: ("DELETE", False),
+        "LifecycleDelMarkerExpiration:Delete": ("DELETE", False),
+        "ObjectTagging:Put": ("UPDATE_METADATA", False),
+        **{f"ObjectCreated:{name}": ("UPDATE_METADATA", False) for name in OF_METADATA},
+    }
+
+    rows = journal_rows(landed(spark, *[Told("k", name, at) for at, name in enumerate(expected)])).collect()
+
+    assert {row.event_name: (row.record_type, row.is_delete_marker) for row in rows} == expected
 
 
 @pytest.mark.spark
@@ -260,7 +284,7 @@ def test_an_inventory_follows_its_landing(spark: SparkSession, tmp_path: Path) -
 
     assert take(replace(plan, buckets=["007"], keep=1))[0].objects == 1
     assert objects(out) == {("007", "c")}
-    assert len(list(out.iterdir())) == 2
+    assert {path.name for path in out.iterdir()} == {"_lock", "current", out.joinpath("current").resolve().name}
 
 
 @pytest.mark.spark
@@ -326,6 +350,33 @@ def test_old_snapshots_are_removed_and_nothing_else(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("snapshot-*")} == {
         "snapshot-00000000-2", "snapshot-00000000-3", "snapshot-2024", "snapshot-00000000-0",
     }  # fmt: skip
+
+
+def test_one_inventory_is_made_at_a_time(tmp_path: Path) -> None:
+    """While a snapshot is made no other one is, and what a killed process has left of its own is removed."""
+    directory = InventoryDirectory(tmp_path / "out")
+    with directory.locked():
+        left = directory.staging()
+        left.joinpath("objects").mkdir()
+        with pytest.raises(ReplayRefused, match="another process makes an inventory there"), directory.locked():
+            pytest.fail("two make one")
+        assert left.exists()
+    link = directory.path / f"_current-{'0' * 32}"
+    link.symlink_to("snapshot-00000000-1")
+
+    with directory.locked():
+        directory.publish(directory.staging(), Inventory("l", 0, (), 1, 0), keep=1)
+
+    assert {path.name for path in directory.path.iterdir()} == {"_lock", "current", "snapshot-00000000-1"}
+
+
+def test_a_lock_makes_nothing_in_somebody_elses_folder(tmp_path: Path) -> None:
+    """A folder that no inventory has made is refused before it is locked."""
+    (tmp_path / "notes.txt").touch()
+
+    with pytest.raises(ReplayRefused, match="no inventory has made"), InventoryDirectory(tmp_path).locked():
+        pytest.fail("it is taken")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.full("a whole inventory is at the gate")

@@ -321,7 +321,22 @@ def test_ordinary_names_are_their_labels(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["007", "7", "-1", "1.5", "1e5", "1d", "1_000", "0x1f", "2026-11-21", "null", "NaN", "True"]
+    "name",
+    [
+        "007",
+        "7",
+        "-1",
+        "1.5",
+        "1e5",
+        "1d",
+        "1_000",
+        "0x1f",
+        "2026-11-21",
+        "null",
+        "NaN",
+        "True",
+        "__HIVE_DEFAULT_PARTITION__",
+    ],
 )
 def test_names_like_numbers_are_marked(name: str) -> None:
     """A name that readers would take for a number, a date or nothing gets a mark that makes it a text."""

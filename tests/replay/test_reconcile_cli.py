@@ -136,6 +136,33 @@ def test_folders_of_others_are_refused() -> None:
     )
 
 
+def test_one_process_compares_and_sends_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one does, another one is refused, to compare as well as to send, and nothing is sent twice."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    monkeypatch.setattr(pipeline_reconcile, "_ask_before_sending", lambda *_: None)
+    monkeypatch.setattr(pipeline_reconcile, "plan_emission", lambda *_, **__: pytest.fail("it is sent"))
+    monkeypatch.setattr("remora_pipeline.replay.pipeline.reconcile.session", lambda *_, **__: pytest.fail("compared"))
+    Path("listing.csv").write_text("key,size,last_modified\n")
+    directory = ReconciledDirectory(Path("out"))
+    why = "out: another process compares or sends there"
+
+    with directory.locked():
+        assert asked("--backfill", "--listing", "listing.csv") == (1, why)
+        directory.keep(replace(FOUND, source="listing.csv", landing=None))
+        assert asked("--backfill", "--listing", "listing.csv", "--s3", "http://g", "--emit", "t") == (1, why)
+
+
+def test_a_folder_is_ones_own_wherever_its_reconcile_was_killed() -> None:
+    """What is left where it ends within the writing of one of its files is none of others."""
+    directory = ReconciledDirectory(Path("out"))
+    with directory.locked():
+        for name in ("listing.json.partial", "reconcile.json.partial"):
+            Path("out", name).touch()
+
+    directory.refuse_others()
+
+
 def test_the_page_shows_names_as_they_are() -> None:
     """Keys are texts of others: nothing in them becomes a part of the page, and what does not print is shown."""
     page = page_of(FOUND)

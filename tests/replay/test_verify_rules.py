@@ -230,6 +230,36 @@ def test_settings_of_kafkas_clients(tmp_path: Path) -> None:
     }
 
 
+def test_settings_are_read_as_java_reads_them(tmp_path: Path) -> None:
+    """Backslashes are taken out of values, and once more between quotation marks; any separator will do; a comment has
+    no second line."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "! Windows: C:\\\nsecurity.protocol:SASL_PLAINTEXT \r\nsasl.mechanism PLAIN\nsasl.jaas.config = "
+        "org.apache.kafka.common.security.plain.PlainLoginModule required \\\n"
+        r"""  username="m\u00fcller" password="a\\\\b\\"c\\101" ;"""
+    )
+
+    found = properties.read(path)
+
+    # Java's parser of login modules gets this, and takes the rest out.
+    assert found["sasl.jaas.config"].endswith(r"""username="müller" password="a\\b\"c\101" ;""")
+    assert properties.client_options(found) == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "müller",
+        "sasl_plain_password": r"""a\b"cA""",
+    }
+
+
+def test_settings_of_a_catalog_are_taken_as_they_stand(tmp_path: Path) -> None:
+    """A key or token with backslashes, at its end too, is what the file has behind the sign."""
+    path = tmp_path / "catalog.config"
+    path.write_text("# a comment\\\ns3.secret-access-key = a\\\\b=\\\ntoken=t\n")
+
+    assert properties.pairs(path) == {"s3.secret-access-key": "a\\\\b=\\", "token": "t"}
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -103,6 +103,7 @@ def test_what_is_wrong_in_a_file_is_named(run: Commands) -> None:
         TOPICS + THUMBNAILS.replace("raw-*", "raw-[a").replace("[a-z0-9/]+", "[a-")
         + '[[notification]]\nid = "second"\ntopics = []\nevents = ["s3:ObjectCreated:Putt"]\n'
         + '[[notification]]\nid = "third"\ntopics = ["audit"]\n[notification.filter]\nregex = "(a)\\\\1"\n'
+        + '[[notification]]\nid = "second"\ntopics = ["audit"]\n'
     )  # fmt: skip
     unknown = run.apply(TOPICS + THUMBNAILS.replace('"audit"', '"adit"'))
 
@@ -121,6 +122,7 @@ def test_what_is_wrong_in_a_file_is_named(run: Commands) -> None:
         "notification second: topics: expected one topic or more (line 22)",
         "notification second: events: there is no event 's3:ObjectCreated:Putt'; did you mean s3:ObjectCreated:Put?",
         "notification third: filter.regex: RE2 does not take it: invalid escape sequence: \\1 (line 28)",
+        "notification second: id: there is a notification second above (line 30)",
     ):
         assert f"{run.file}: {line}" in wrong.err, wrong.err
     assert "notification thumbnails: topics: there is no topic 'adit' of remora's own (line 9)" in unknown.err

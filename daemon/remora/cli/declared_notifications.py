@@ -77,11 +77,12 @@ def each_notification(document: Mapping[str, Any]) -> Iterator[DeclaredNotificat
             continue
         reading = _TableReading(place, table)
         found = reading.notification()
-        if found is not None and found.id in seen:
-            reading.refuse("id", f"there is a notification {found.id} above")
+        if isinstance(name := table.get("id"), str) and name:
+            if name in seen:
+                reading.refuse("id", f"there is a notification {name} above")
+            seen.add(name)
         yield from reading.problems
         if found is not None and not reading.problems:
-            seen.add(found.id)
             yield DeclaredNotification(found, place)
 
 

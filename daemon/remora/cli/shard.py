@@ -280,7 +280,7 @@ def heal_command(settings: Settings, asked: HealAsked) -> None:
         settings,
         lambda store: _queues_to_heal(store, settings, asked),
         work,
-        "waiting for the cluster to answer of each queue",
+        "waiting for the store to answer of each queue",
     )
 
 

@@ -15,8 +15,7 @@ from remora.cli.steps import told
 from remora.model.words import several
 from remora_pipeline.cli.lake import lake_options
 from remora_pipeline.replay.errors import ReplayRefused
-from remora_pipeline.replay.pipeline.directory import LandedDirectory
-from remora_pipeline.replay.pipeline.inventory import InventoryPlan, take
+from remora_pipeline.replay.pipeline.inventory import InventoryPlan, landing_at, take
 from remora_pipeline.replay.spark_stages import running_stage
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def inventory(asked: _InventoryOptions, lake: LakeAddress | None) -> None:
         raise click.UsageError("--whole is for a catalog's table; without one all events are read each time")
     plan = InventoryPlan(asked.landed, asked.out, asked.buckets, asked.keep, asked.memory)
     if asked.is_dry:
-        commit = LandedDirectory(asked.landed).commit()
+        commit = landing_at(asked.landed).commit()
         chosen = f" of {', '.join(asked.buckets)}" if asked.buckets else ""
         print_line(
             f"{asked.landed}: would read the events{chosen} up to batch {commit.whole}; {commit.events:,} in all"

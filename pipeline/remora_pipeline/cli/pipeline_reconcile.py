@@ -225,7 +225,6 @@ def _sent(
 ) -> EmitProgress:
     from remora_pipeline.replay.pipeline.s3_objects import looking, s3_reader  # its libraries take a second to load
 
-    plan_emission(plan.out, topic=asked.topic or "", lake=plan.lake, master=asked.master)
     gateway = plan.gateway
     assert gateway is not None, "--emit needs --s3"
 
@@ -234,9 +233,12 @@ def _sent(
         async with to as client, s3_reader(gateway, 16) as s3:
             look = looking(s3, gateway, found.bucket)
             emission = Emission(asked.topic or "", asked.rate)
-            return await emit(ReconciledDirectory(plan.out), client, look, emission, tell)
+            return await emit(directory, client, look, emission, tell)
 
-    return asyncio.run(send())
+    directory = ReconciledDirectory(plan.out)
+    with directory.locked():
+        plan_emission(plan.out, topic=asked.topic or "", lake=plan.lake, master=asked.master)
+        return asyncio.run(send())
 
 
 def _report(found: Reconcile, sent: EmitProgress | None, asked: _ReconcileOptions) -> None:

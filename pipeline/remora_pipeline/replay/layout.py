@@ -35,6 +35,9 @@ An event with an intent and no outcome is `unknown`.
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -185,6 +188,19 @@ def read(path: Path, kind: type[T]) -> T:
         raise ReplayRefused(f"{path}: {exc.strerror or exc}") from exc
     except (ValueError, RecursionError) as exc:  # the former also of what is not UTF-8
         raise ReplayRefused(f"{path}: {exc}") from exc
+
+
+@contextmanager
+def held(lock: Path, why: str) -> Iterator[None]:
+    """Hold the lock of a folder, which is made with it, while the block runs. Raises ReplayRefused where another
+    process does."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise ReplayRefused(why) from exc
+        yield
 
 
 def see_folder(folder: Path) -> None:

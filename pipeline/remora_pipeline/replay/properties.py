@@ -11,8 +11,15 @@ from typing import Any
 from remora_pipeline.replay.errors import ReplayRefused
 
 _PLAIN_JAAS = re.compile(
-    r'(?s)\s*[\w.]+\.(?:PlainLoginModule|ScramLoginModule)\s+required\s.*?\busername="([^"]*)".*?\bpassword="([^"]*)".*'
+    r"(?s)\s*[\w.]+\.(?:PlainLoginModule|ScramLoginModule)\s+required\s.*?"
+    r'\busername="((?:[^"\\]|\\.)*)".*?\bpassword="((?:[^"\\]|\\.)*)".*'
 )
+_ESCAPED = re.compile(r"(?s)\\(u[0-9A-Fa-f]{4}|.)")
+_ESCAPED_IN_QUOTES = re.compile(r"(?s)\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)")
+_LETTERS = {"f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_IN_QUOTES = _LETTERS | {"a": "\a", "b": "\b", "v": "\v"}
+_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
+_SETTING = re.compile(r"(?s)((?:[^\\=:\s]|\\.)+)(?:\s*[=:]|\s)\s*(.*)")
 _UNDERSTOOD = frozenset(
     {
         "security.protocol", "sasl.mechanism", "sasl.jaas.config",
@@ -22,31 +29,69 @@ _UNDERSTOOD = frozenset(
 
 
 def read(path: Path) -> dict[str, str]:
-    """The settings of a properties file. Raises ReplayRefused with the line of one that is not understood."""
-    found = dict(_entries(path, _UNDERSTOOD))
+    """The settings of a properties file, as Java reads one. Raises ReplayRefused with the line of one that is not
+    understood."""
+    found = {}
+    for number, line in _joined(path):
+        setting = _SETTING.fullmatch(line)
+        key = _plain(setting[1] if setting else line)
+        if not setting or key not in _UNDERSTOOD:
+            raise ReplayRefused(f"{path}: line {number}: {key} is none of {', '.join(sorted(_UNDERSTOOD))}")
+        found[key] = _plain(setting[2]).strip()
     client_options(found)
     return found
 
 
 def pairs(path: Path) -> dict[str, str]:
-    """The settings of a properties file, whatever their names are. Raises ReplayRefused."""
-    return dict(_entries(path, None))
-
-
-def _entries(path: Path, understood: frozenset[str] | None) -> Iterator[tuple[str, str]]:
-    try:
-        lines = path.read_text("utf-8-sig").replace("\\\n", "").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ReplayRefused(f"{path}: cannot be read: {exc}") from exc
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith(("#", "!")):
+    """The settings of a file with one `name=value` a line, whatever their names are, as they stand there. Raises
+    ReplayRefused."""
+    found = {}
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip() or _is_comment(line):
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
-        if not equals and understood is None:
+        if not equals:
             raise ReplayRefused(f"{path}: line {number}: is no setting such as name=value")
-        if not equals or (understood is not None and key not in understood):
-            raise ReplayRefused(f"{path}: line {number}: {key} is none of {', '.join(sorted(_UNDERSTOOD))}")
-        yield key, value
+        found[key] = value
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ReplayRefused(f"{path}: cannot be read: {exc}") from exc
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith(("#", "!"))
+
+
+def _joined(path: Path) -> Iterator[tuple[int, str]]:
+    """The settings of a properties file, each with the number of its first line; a comment is not continued."""
+    lines = enumerate(_lines(path), 1)
+    for number, line in lines:
+        if not line.strip() or _is_comment(line):
+            continue
+        whole = line.lstrip()
+        while _CONTINUED.search(whole):
+            _, more = next(lines, (0, ""))
+            whole = whole[:-1] + more.lstrip()
+        yield number, whole
+
+
+def _plain(text: str) -> str:
+    """A key or value of a properties file without the backslashes that Java takes out."""
+    return _ESCAPED.sub(
+        lambda found: chr(int(found[1][1:], 16)) if len(found[1]) > 1 else _LETTERS.get(found[1], found[1]), text
+    )
+
+
+def _unquoted(text: str) -> str:
+    """What stands between quotation marks in a login module's settings, as Java reads it."""
+    return _ESCAPED_IN_QUOTES.sub(
+        lambda found: chr(int(found[1], 8)) if found[1][0] in "01234567" else _IN_QUOTES.get(found[1], found[1]), text
+    )
 
 
 def client_options(settings: Mapping[str, str]) -> dict[str, Any]:
@@ -60,7 +105,7 @@ def client_options(settings: Mapping[str, str]) -> dict[str, Any]:
         if not match:
             raise ReplayRefused("sasl.jaas.config: must name username and password of a Plain or Scram login module")
         options["sasl_mechanism"] = settings.get("sasl.mechanism", "")
-        options["sasl_plain_username"], options["sasl_plain_password"] = match.groups()
+        options["sasl_plain_username"], options["sasl_plain_password"] = map(_unquoted, match.groups())
     return options
 
 

@@ -24,19 +24,17 @@ being moved it may see a part. `batch <= Commit.whole` leaves that out.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from remora_pipeline.replay.errors import ReplayRefused
-from remora_pipeline.replay.layout import read, write
+from remora_pipeline.replay.layout import held, read, write
 
 MARK = "remora-landing.json"
 """Beside Spark's own files in a checkpoint: which landing it belongs to."""
@@ -121,16 +119,9 @@ class LandedDirectory:
             if not _is_of_a_beginning(path):
                 raise ReplayRefused(f"{self.path}: there are files in it that no landing has made, as {path.name}")
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keep others from landing here while the block runs. Raises ReplayRefused while another process does."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "_lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as exc:
-                raise ReplayRefused(f"{self.path}: another process is landing into it") from exc
-            yield
+        return held(self.path / "_lock", f"{self.path}: another process is landing into it")
 
     def bind(self, checkpoint: Path, topic: str, topic_id: str | None, cluster: str | None) -> None:
         """Make this the folder of a topic and a checkpoint, or see that it is.

@@ -69,12 +69,16 @@ def kept_aside(rows: DataFrame, batch: int) -> DataFrame:
 
 _OBJECT = ("tenant", "bucket", "key")
 
-CREATES = r"^(ObjectCreated:|(ObjectSynced|Replication):Create$|ObjectSynthetic:Created:Reconcile$)"
+CREATES = (
+    # MinIO calls what changes the tags or locks of any version ObjectCreated, too.
+    r"^(ObjectCreated:(?!(PutTagging|DeleteTagging|PutRetention|PutLegalHold)$)"
+    r"|(ObjectSynced|Replication):Create$|ObjectSynthetic:Created:Reconcile$)"
+)
 HIDES = (
     r"^(ObjectRemoved:(DeleteMarkerCreated|DeleteAllVersions)|LifecycleExpiration:DeleteMarkerCreated"
     r"|ObjectLifecycle:Expiration:Current|(ObjectSynced|Replication):DeletionMarkerCreated"
     # Which versions went is not known: the key has no object from then on.
-    r"|ObjectSynthetic:Removed:Reconcile)$"
+    r"|LifecycleDelMarkerExpiration:Delete|ObjectSynthetic:Removed:Reconcile)$"
 )
 REMOVES = (
     r"^(ObjectRemoved:Delete|LifecycleExpiration:Delete|ObjectLifecycle:Expiration:(Noncurrent|DeleteMarker)"

@@ -39,17 +39,44 @@ def take(plan: InventoryPlan, *, master: str | None = None) -> tuple[Inventory, 
     """The inventory of all that has landed, and whether it had to be made.
 
     It is made from all events each time: then it depends on nothing but them, and an event that comes late, or a
-    second time, changes nothing that it should not. Raises ReplayRefused where nothing has landed.
+    second time, changes nothing that it should not. Raises ReplayRefused where nothing has landed, and while another
+    process makes one there.
     """
     with named_by_path(plan.out):
         return _take(plan, master)
 
 
+def landing_at(path: Path) -> LandedDirectory:
+    """The landing that an inventory is made of. Raises ReplayRefused where nothing has landed."""
+    found = LandedDirectory(path)
+    if not found.landing.exists():
+        raise ReplayRefused(f"{path}: nothing has landed there (no {found.landing.name})")
+    return found
+
+
 def _take(plan: InventoryPlan, master: str | None) -> tuple[Inventory, bool]:
-    source, target = LandedDirectory(plan.landed), InventoryDirectory(plan.out)
-    if not source.landing.exists():
-        raise ReplayRefused(f"{plan.landed}: nothing has landed there (no {source.landing.name})")
-    wanted = Inventory(
+    source, target = landing_at(plan.landed), InventoryDirectory(plan.out)
+    wanted, newest = _wanted(plan, source), target.newest()
+    if newest and (newest.landing, newest.batch, newest.buckets) == (wanted.landing, wanted.batch, wanted.buckets):
+        return newest, False
+    with target.locked():
+        wanted = _wanted(plan, source)  # as of now: another one may just have been made, of more
+        staging = target.staging()
+        try:
+            with (
+                session("pipeline inventory", master=master, memory=plan.memory) as spark,
+                writing(spark),
+            ):
+                _write(spark, source, wanted, staging)
+            made = msgspec.structs.replace(wanted, objects=rows(staging / "objects"))
+            target.publish(staging, made, plan.keep)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return made, True
+
+
+def _wanted(plan: InventoryPlan, source: LandedDirectory) -> Inventory:
+    return Inventory(
         landing=read(source.landing, Landing).id,
         batch=source.commit().whole,
         buckets=tuple(sorted(set(plan.buckets))),
@@ -57,21 +84,6 @@ def _take(plan: InventoryPlan, master: str | None) -> tuple[Inventory, bool]:
         objects=0,
         landed=str(plan.landed.resolve()),
     )
-    newest = target.newest()
-    if newest and (newest.landing, newest.batch, newest.buckets) == (wanted.landing, wanted.batch, wanted.buckets):
-        return newest, False
-    staging = target.staging()
-    try:
-        with (
-            session("pipeline inventory", master=master, memory=plan.memory) as spark,
-            writing(spark),
-        ):
-            _write(spark, source, wanted, staging)
-        made = msgspec.structs.replace(wanted, objects=rows(staging / "objects"))
-        target.publish(staging, made, plan.keep)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return made, True
 
 
 def _write(spark: SparkSession, source: LandedDirectory, wanted: Inventory, staging: Path) -> None:

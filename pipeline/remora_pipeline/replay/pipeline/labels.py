@@ -7,7 +7,9 @@ from functools import lru_cache
 from hashlib import sha256
 
 _PLAIN = re.compile(rb"[A-Za-z0-9._\-]")
-_INFERRED = re.compile(r"[-+.0-9][-+.:_0-9A-Za-z]*|[Nn]a[Nn]|[Ii]nf(inity)?|[Tt]rue|[Ff]alse|[Nn]ull")
+_INFERRED = re.compile(
+    r"[-+.0-9][-+.:_0-9A-Za-z]*|[Nn]a[Nn]|[Ii]nf(inity)?|[Tt]rue|[Ff]alse|[Nn]ull|__HIVE_DEFAULT_PARTITION__"
+)
 _OF_NUMBERS = set("abcdefxtzl")  # 0x1f, 1e5, 1d, 1f, 5L, 12:00T, Z
 _LONGEST = 120
 

@@ -104,13 +104,17 @@ def reconcile(
     with named_by_path(plan.out):
         ask_first(plan, directory)
         see_folder(plan.out)
-        with (
-            session("pipeline reconcile", master=master, memory=plan.memory, settings=SETTINGS) as spark,
-            writing(spark),
-        ):
-            found = _compared(spark, plan, directory, tell)
-    directory.page.write_text(page_of(found))
-    directory.keep(found)
+        with directory.locked():
+            if (made := directory.made()) is not None:  # by another process, just now
+                refuse_made(plan, made)
+                return made
+            with (
+                session("pipeline reconcile", master=master, memory=plan.memory, settings=SETTINGS) as spark,
+                writing(spark),
+            ):
+                found = _compared(spark, plan, directory, tell)
+            directory.page.write_text(page_of(found))
+            directory.keep(found)
     return found
 
 

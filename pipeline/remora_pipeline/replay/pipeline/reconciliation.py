@@ -10,18 +10,20 @@
       reconcile.json        Reconcile; written when all findings are there
       index.html            the page
       emit/                 how far the sending has come (emit.py)
+      _lock                 held by the process that compares or sends
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from remora_pipeline.replay.errors import ReplayRefused
-from remora_pipeline.replay.layout import read, write
+from remora_pipeline.replay.layout import held, read, write
 
 VERSION = 1
 MOST_EXAMPLES = 20
@@ -142,6 +144,11 @@ class ReconciledDirectory:
         """Say that the listing is whole."""
         write(self.path / "listing.json", listing)
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep others from comparing and sending here while the block runs. Raises ReplayRefused while another process
+        does."""
+        return held(self.path / "_lock", f"{self.path}: another process compares or sends there")
+
     def refuse_others(self) -> None:
         """Raise ReplayRefused for a folder with anything in it that no reconcile has made."""
         ours = {
@@ -152,7 +159,9 @@ class ReconciledDirectory:
             "reconcile.json",
             "index.html",
             "emit",
+            "_lock",
             "listing.json.partial",
+            "reconcile.json.partial",
         }
         if self.path.exists() and (others := sorted({each.name for each in self.path.iterdir()} - ours)):
             raise ReplayRefused(f"{self.path}: there are files in it that no reconcile has made, as {others[0]}")

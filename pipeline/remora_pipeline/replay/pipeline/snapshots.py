@@ -6,6 +6,7 @@
       current -> snapshot-00000012-1795227938000000      what readers open: current/objects
       snapshot-.../objects/bucket_dir=photos/*.parquet   columns.OBJECT
       snapshot-.../inventory.json                        Inventory
+      _lock                                              held by the process that makes a snapshot
 
 A snapshot is written beside the others under a name that readers pass over, renamed when it is whole, and then
 `current` is pointed to it in one step. The one before stays, for those who opened it.
@@ -17,13 +18,15 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from remora_pipeline.replay.errors import ReplayRefused
-from remora_pipeline.replay.layout import read, write
+from remora_pipeline.replay.layout import held, read, write
 
 
 class Inventory(msgspec.Struct, frozen=True):
@@ -63,12 +66,33 @@ class InventoryDirectory:
             return None
         return read(self.current / "inventory.json", Inventory)
 
-    def staging(self) -> Path:
-        """A folder for a snapshot that is being made. Raises ReplayRefused for a folder that is somebody else's."""
+    def refuse_others(self) -> None:
+        """Raise ReplayRefused for a folder that is somebody else's. Changes nothing in it."""
         if self.path.exists() and self.newest() is None:
             for path in self.path.iterdir():
-                if not (_MAKING.fullmatch(path.name) or _is_snapshot(path) or path == self.current):
+                if not (_MAKING.fullmatch(path.name) or _is_snapshot(path) or path in (self.current, self._lock)):
                     raise ReplayRefused(f"{self.path}: there are files that no inventory has made, as {path.name}")
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / "_lock"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from making a snapshot here while the block runs; what killed ones have left is removed.
+
+        Raises ReplayRefused while another process makes one, and for a folder that is somebody else's.
+        """
+        self.refuse_others()
+        with held(self._lock, f"{self.path}: another process makes an inventory there"):
+            for path in self.path.iterdir():
+                if _MAKING.fullmatch(path.name):
+                    path.unlink() if path.is_symlink() else shutil.rmtree(path, ignore_errors=True)
+            yield
+
+    def staging(self) -> Path:
+        """A folder for a snapshot that is being made. Raises ReplayRefused for a folder that is somebody else's."""
+        self.refuse_others()
         folder = self.path / f"_making-{uuid.uuid4().hex}"
         folder.mkdir(parents=True)
         return folder

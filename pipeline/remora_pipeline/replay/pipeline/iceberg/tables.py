@@ -120,7 +120,7 @@ def journal_rows(events: DataFrame) -> DataFrame:
     kind = F.when(name.rlike(CREATES), "CREATE").when(name.rlike(HIDES) | name.rlike(REMOVES), "DELETE")
     derived = {
         "record_type": kind.otherwise("UPDATE_METADATA"),
-        "is_delete_marker": F.coalesce(name.endswith("DeleteMarkerCreated"), F.lit(False)),
+        "is_delete_marker": F.coalesce(name.rlike("Delet(e|ion)MarkerCreated$"), F.lit(False)),
     }
     return events.select(*_renamed(EVENT), *[value.alias(each) for each, value in derived.items()])
 
