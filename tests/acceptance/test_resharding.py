@@ -179,6 +179,7 @@ async def test_shards_are_changed_under_load(
 @pytest.mark.guarantee("order-per-object")
 @pytest.mark.spark
 @pytest.mark.full("three brokers, eight senders, and a verdict by Spark; the gate has smaller changes")
+@pytest.mark.timeout(1800)  # beside other work it takes several times its two minutes
 async def test_shards_are_changed_while_a_broker_is_killed(
     request: pytest.FixtureRequest, three_brokers: Kafka, folder: Path
 ) -> None:
