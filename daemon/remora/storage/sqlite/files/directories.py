@@ -35,6 +35,7 @@ from remora.storage.sqlite.files.allocation import NO_ROOM, fill_reserve
 from remora.storage.sqlite.files.connections import connect, snapshot, transaction
 from remora.storage.sqlite.files.directory import (
     JoinedStore,
+    connected,
     locked,
     make_directory,
     number_of_file,
@@ -43,7 +44,6 @@ from remora.storage.sqlite.files.directory import (
     sync,
     was_used,
 )
-from remora.storage.sqlite.files.refusals import translated
 
 _KNOWN = "SELECT value FROM meta WHERE key = 'directories'"
 _GENERATION = "SELECT value FROM meta WHERE key = 'placement'"
@@ -138,7 +138,7 @@ def unplaced(first: PreparedFiles) -> DirectoryLost | None:
     """Why nobody knows what lies in further directories, though a file of the first one tells that there are some."""
     damage = first.damaged.get(first.paths[0])
     for path in first.paths[1:] if damage else ():
-        with suppress(StoreError, sqlite3.Error), closing(_opened(path)) as connection:
+        with suppress(StoreError), connected(path, _PATIENCE_S) as connection:
             if generation_in(connection):
                 why = "it has the list of the store's directories, so what lies in others than the first one is lost"
                 return DirectoryLost(f"{damage}; {why} until it can be read")
@@ -254,12 +254,10 @@ class _Store:
         if not path.exists():
             raise StoreMisconfigured(f"there is no store in {first}: queues-000.db is missing")
         try:
-            with closing(_opened(path)) as connection, snapshot(connection):
+            with connected(path, _PATIENCE_S) as connection, snapshot(connection):
                 self.placement = placement_in(connection)
                 meta = dict(connection.execute(_IDENTITY))
             self.id, self.files = str(meta["store"]), int(meta["files"])
-        except sqlite3.Error as exc:
-            raise translated(exc, path) from exc
         except msgspec.MsgspecError as exc:
             raise StoreDamaged(f"{path} is damaged: what it knows of its store's directories: {exc}") from exc
         except (KeyError, TypeError, ValueError) as exc:
@@ -280,9 +278,9 @@ class _Store:
         held: list[Sequence[int]] = []
         try:
             for path in self.paths(directory):
-                with closing(_opened(path)) as connection:
+                with connected(path, _PATIENCE_S) as connection:
                     held.append([int(each) for each in connection.execute(_HELD).fetchone()])
-        except (StoreError, sqlite3.Error, OSError) as exc:
+        except (StoreError, OSError) as exc:
             return DirectoryReport(directory.path, directory.takes_topics, trouble=f"{directory.path} is lost: {exc}")
         topics, entries, letters, requests = map(sum, zip(*held, strict=True))
         return DirectoryReport(directory.path, directory.takes_topics, topics, entries, letters, requests)
@@ -322,13 +320,10 @@ def _locked(first: Path) -> Iterator[_Store]:
 @contextmanager
 def _synced(path: Path) -> Iterator[sqlite3.Connection]:
     """A transaction on a file that is synced; errors are the store's."""
-    try:
-        with closing(_opened(path)) as connection:
-            connection.execute("PRAGMA synchronous = FULL")
-            with transaction(connection):
-                yield connection
-    except sqlite3.Error as exc:
-        raise translated(exc, path) from exc
+    with connected(path, _PATIENCE_S) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        with transaction(connection):
+            yield connection
 
 
 def _noted(connection: sqlite3.Connection, generation: int, number: int, files: int) -> Mapping[str, tuple[int, int]]:
@@ -338,10 +333,3 @@ def _noted(connection: sqlite3.Connection, generation: int, number: int, files: 
     names = {name for (name,) in connection.execute(_NAMES)}
     names |= {own_topic_name(queue) for (queue,) in connection.execute(_LETTERS)}
     return {name: (number, place_of(name, files)[1]) for name in names}
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    try:
-        return connect(path, reader=False, patience_s=_PATIENCE_S)
-    except sqlite3.Error as exc:
-        raise translated(exc, path) from exc

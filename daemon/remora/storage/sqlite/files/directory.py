@@ -174,7 +174,7 @@ def _identities(paths: Sequence[Path]) -> tuple[dict[Path, Identity], dict[Path,
 
 def _identity(path: Path) -> Identity | None:
     """None for a file that was being made when that was cut short."""
-    with _opened(path) as connection:
+    with connected(path) as connection:
         application = _pragma(connection, "application_id")
         if not application and not _pragma(connection, "schema_version"):
             return None
@@ -213,7 +213,7 @@ def _check_new(
 
 def was_used(path: Path) -> bool:
     """Whether a file has ever had a topic."""
-    with _opened(path) as connection:
+    with connected(path) as connection:
         return connection.execute("SELECT 1 FROM sqlite_sequence WHERE name = 'topics'").fetchone() is not None
 
 
@@ -221,7 +221,7 @@ def _create(path: Path, meta: dict[str, object]) -> None:
     """Make a file; empty until a single transaction gives it its tables, its mark and its identity."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    with _opened(path) as connection:
+    with connected(path) as connection:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
             raise StoreMisconfigured(f"{path}: no write-ahead log works there; a local file system is needed")
@@ -235,7 +235,7 @@ def _create(path: Path, meta: dict[str, object]) -> None:
 
 def _migrate(path: Path, migrations: Sequence[schema.Migration], damaged: dict[Path, StoreDamaged]) -> None:
     try:
-        with _opened(path) as connection:
+        with connected(path) as connection:
             connection.execute("PRAGMA journal_mode = WAL")  # a copy made by VACUUM INTO has lost it
             migrate(connection, path, migrations)
     except StoreDamaged as exc:
@@ -243,10 +243,10 @@ def _migrate(path: Path, migrations: Sequence[schema.Migration], damaged: dict[P
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection whose errors are the store's."""
+def connected(path: Path, patience_s: float | None = None) -> Iterator[sqlite3.Connection]:
+    """A connection whose errors are the store's; it waits for others so long, else for five seconds."""
     try:
-        with closing(connect(path, reader=False, patience_s=_BUSY_FOR_S)) as connection:
+        with closing(connect(path, reader=False, patience_s=patience_s or _BUSY_FOR_S)) as connection:
             yield connection
     except sqlite3.Error as exc:
         if is_busy(exc):
