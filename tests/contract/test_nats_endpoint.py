@@ -216,7 +216,7 @@ async def test_a_stream_that_is_full(nats_server: Nats, endpoint: NatsEndpoint) 
 
 
 async def test_a_stream_that_acknowledges_nothing(nats_server: Nats, endpoint: NatsEndpoint) -> None:
-    """It stops the topic before anything is sent, of which nobody could tell whether it arrived."""
+    """It stops the topic before anything is sent: nobody could tell what has arrived."""
     stream = await nats_server.stream(no_ack=True)
 
     assert "it acknowledges nothing" in await failure(endpoint, target(nats_server, stream), EndpointMisconfigured)

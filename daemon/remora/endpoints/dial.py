@@ -31,7 +31,7 @@ from remora.policy.ownership.quarantine import CONNECT
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
-def name_of(host: str) -> str:
+def tls_name(host: str) -> str:
     """A host's name as TLS and certificates have it: without the dot behind a full name (RFC 6066, 3)."""
     return host.removesuffix(".")
 
@@ -54,7 +54,7 @@ async def dial(
 ) -> tuple[asyncio.Transport, P]:
     """As `create_connection` of the event loop; where it fails or is cancelled, the connection is cut at once."""
     if options.get("ssl") is not None:
-        options["server_hostname"] = name_of(options.get("server_hostname") or address[0])
+        options["server_hostname"] = tls_name(options.get("server_hostname") or address[0])
     protocol = make()
     opening = _Opening(protocol)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from remora.config.settings import Settings
-from remora.endpoints.dial import name_of
+from remora.endpoints.dial import tls_name
 from remora.endpoints.http.credentials import read_credential
 from remora.endpoints.http.target import HttpTarget, parse_target
 from remora.endpoints.probes import HostPort, Network, NotLookedAt, ProbePart
@@ -50,7 +50,7 @@ async def _head(meant: HttpTarget, address: str, files: TlsFiles, timeout_s: flo
     server = meant.server
     try:
         async with asyncio.timeout(timeout_s):
-            name = name_of(server.host) if context is not None else None
+            name = tls_name(server.host) if context is not None else None
             reader, writer = await asyncio.open_connection(address, server.port, ssl=context, server_hostname=name)
             try:
                 writer.write(f"HEAD {meant.path} HTTP/1.1\r\nHost: {meant.host}\r\nConnection: close\r\n\r\n".encode())

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from remora import __version__
-from remora.endpoints.dial import name_of
+from remora.endpoints.dial import tls_name
 from remora.endpoints.heartbeat import GOODBYE_S, WRITE_BYTES, HeartbeatConnection
 from remora.endpoints.nats.errors import violation, why_ended
 from remora.endpoints.nats.lines import (
@@ -222,7 +222,7 @@ class NatsConnection(HeartbeatConnection):
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise EndpointMisconfigured(f"{self}: the endpoint is nats+tls, but this port speaks no TLS")
             assert self._transport is not None
-            name = name_of(server.host)
+            name = tls_name(server.host)
             self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=WRITE_BYTES)
