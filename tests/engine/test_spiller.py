@@ -44,6 +44,7 @@ class FilledRing:
     guarded_at: float = -1.0
     guard_s: float = 4.0
     unguarded: int = 0
+    unguard_failures: int = 0
     moves: list[float] = field(default_factory=list)
     elsewhere: dict[Shard, int] = field(default_factory=lambda: {Shard("other"): 500_000})
     failure: StoreFull | None = None
@@ -74,6 +75,9 @@ class FilledRing:
         return now - self.guarded_at >= self.guard_s
 
     async def unguard(self, token: LockToken) -> None:
+        if self.unguard_failures:
+            self.unguard_failures -= 1
+            raise StoreError("it cannot be looked at")
         self.unguarded += 1
         self.guarded_at = -1.0
 
@@ -287,6 +291,21 @@ async def test_a_topic_that_is_delivered_again_is_spilled_on_while_it_has_runs()
 
         assert asyncio.get_running_loop().time() - stage.ring.moves[-1] > 40
         assert stage.ring.unguarded
+
+
+@in_virtual_time
+async def test_a_guard_that_could_not_be_lifted_is_lifted_later() -> None:
+    """A queue that needs no guard any more loses it as soon as the store answers again."""
+    async with staged() as stage:
+        stage.ring.rate = 140_000
+        await asyncio.sleep(60)
+        stage.ring.unguard_failures = 3
+        stage.endpoint.opening = lambda _: None
+        stage.ring.rate, stage.ring.used, stage.ring.spilled = 0, 0, 0
+        await asyncio.sleep(60)
+
+        assert stage.ring.unguard_failures == 0
+        assert stage.ring.unguarded == 1
 
 
 @in_virtual_time

@@ -437,6 +437,27 @@ def test_set_refuses_an_endpoint_that_cannot_work(topic: Callable[..., Any]) -> 
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((name, there) for name, (there, _) in BACK.items() if name != "arguments"),
+        ("kafka-topic", ["--kafka-topic", "other"]),
+        ("use-ssl", ["--arg", "use-ssl=true"]),
+        ("password", ["--password-file", "-"]),
+    ],
+)
+def test_a_value_and_its_unset_exclude_each_other(topic: Callable[..., Any], name: str, words: list[str]) -> None:
+    """A change that gives an attribute a value and takes it back is refused by the attribute's name."""
+    topic("create", "orders", "--endpoint", ENDPOINT)
+    before = topic("show", "orders", "--json").json
+
+    done = topic("set", "orders", *words, "--unset", name, stdin=b"x")
+
+    assert done.code == Exit.USAGE
+    assert f"{name}: give a value or --unset, not both" in done.err
+    assert topic("show", "orders", "--json").json == before
+
+
+@pytest.mark.parametrize(
     "words", [["set", "nobody", "--open"], ["rm", "nobody"], ["show", "nobody"], ["dump", "nobody"]]
 )
 def test_unknown_topics(topic: Callable[..., Any], words: list[str]) -> None:

@@ -74,6 +74,19 @@ class Given:
             capacity_bytes=given_or(self.capacity_bytes, topic.capacity_bytes),
         )
 
+    def names(self) -> set[str]:
+        """What was given, by the names that `--unset` has for it."""
+        values = {
+            "capacity": self.capacity_bytes,
+            "kafka-topic": self.kafka_topic,
+            "max-retries": self.max_retries,
+            "opaque-data": self.opaque_data,
+            "retry-sleep-duration": self.retry_sleep_s,
+            "time-to-live": self.time_to_live_s,
+        }
+        of_args = {"delivery" if name == DELIVERY else name for name in self._all_args()}
+        return of_args | {name for name, value in values.items() if value is not None}
+
     def _all_args(self) -> Mapping[str, str]:
         given = {
             DELIVERY: self.delivery,

@@ -201,6 +201,8 @@ def set_command(
         raise click.UsageError("--wait is for --shards, and --timeout for --wait")
     if not (unset or any(value not in (None, {}) for value in (closed, asked.shards, *options.values()))):
         raise click.UsageError("nothing to change: give an option")
+    if twice := given.names().intersection(unset):
+        raise click.UsageError(f"{', '.join(sorted(twice))}: give a value or --unset, not both")
 
     def changed(topic: Topic) -> Topic:
         return replace(given.on(without(topic, unset)), closed=given_or(closed, topic.closed))

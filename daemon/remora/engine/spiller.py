@@ -7,7 +7,6 @@ What it moves sessions read first, and notice nothing.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -99,7 +98,7 @@ class Spiller:
         if now - self._usage_at >= _USAGE_EVERY_S:
             await self._look_at_usage(now)
         tokens = self._candidates()
-        await self._leave({shard for shard in self._watched if shard not in tokens})
+        await self._leave({shard for shard in self._watched if shard not in tokens}, now)
         for shard in tokens:
             self._watched.setdefault(shard, _Watched())
         todo = iter([token for shard, token in tokens.items() if self._watched[shard].due_at <= now])
@@ -112,14 +111,20 @@ class Spiller:
             for _ in range(_AT_ONCE):
                 tasks.create_task(work(), name="spilling")
 
-    async def _leave(self, shards: set[Shard]) -> None:
-        """Watch these queues no longer: they are delivered again, or held by others."""
+    async def _leave(self, shards: set[Shard], now: float) -> None:
+        """Watch these queues no longer: they are delivered again, or held by others.
+
+        One whose guard cannot be lifted now stays watched.
+        """
         held = {each.shard: each for each in self._held.tokens} if shards else {}
         for shard in shards:
             known = self._watched.pop(shard)
             if known.is_guarded and shard in held:
-                with contextlib.suppress(StoreError, CodecError):
+                try:
                     await self._store.spill.unguard(held[shard])
+                except (StoreError, CodecError):
+                    self._watched[shard] = known
+                    known.due_at = now + _FAILED_S
 
     def _candidates(self) -> dict[Shard, LockToken]:
         """The held queues that fail, stand still, or have spilled entries, as far as their topics may spill."""
