@@ -10,7 +10,7 @@ import rados
 
 from devkit.clusters.kafka import Kafka, create_topic
 from devkit.entries.entries import raw_entry
-from devkit.entries.queues import Queues, assert_clean, metadata_object, numbered, quick
+from devkit.entries.queues import Queues, assert_clean, calm, metadata_object, numbered
 from devkit.processes.daemon import running_daemon
 from remora.model.exits import Exit
 
@@ -40,7 +40,7 @@ async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None
     topic = await create_topic(kafka.address)
     names = [f"many-{i:04}" for i in range(QUEUES)]
     make_many(queues, uri, names, topic)
-    options = quick(queues)
+    options = calm(queues)
     del options["ownership"]
     async with running_daemon(tmp_path, options) as daemon:
 
