@@ -40,8 +40,7 @@ async def test_many_queues(queues: Queues, kafka: Kafka, tmp_path: Path) -> None
     topic = await create_topic(kafka.address)
     names = [f"many-{i:04}" for i in range(QUEUES)]
     make_many(queues, uri, names, topic)
-    options = calm(queues)
-    del options["ownership"]
+    options = calm(queues, ownership={"discovery_interval": "2s"})
     async with running_daemon(tmp_path, options) as daemon:
 
         async def at_rest() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ pytestmark = [
     pytest.mark.full("the gate reconciles a listing in a file"),
 ]
 
+OBJECTS = int(os.environ.get("RECONCILE_TEST_OBJECTS", "300"))
 ODD = ("root", "a/", "a/with space", "a/+b&c=d?e#f%20g;h", "ünï/日本/😀", "quote\"'\\/x", "z")
 
 
@@ -70,22 +72,28 @@ def writing(gateway: Gateway, bucket: str) -> Iterator[Writer]:
 
 def test_a_bucket_of_radosgw_beside_its_events(spark: SparkSession, zone20: Zone, tmp_path: Path) -> None:
     """Of 300 objects with any kind of key, 5 whose event was lost, 3 that are gone and 2 whose event tells something
-    else are found, and none of a running writer's; of those the events are sent whose object is still the same."""
+    else are found, and none of a running writer's; of those the events are sent whose object is still the same.
+
+    Of 100,000, as RECONCILE_TEST_OBJECTS may ask for, 50 events are lost, and 10 tell something else.
+    """
     given = zone20.env["s3"]
     gateway = Gateway(given["endpoint"], zone20.env["region"], given["access_key"], given["secret_key"], "")
     bucket = fresh("reconcile")
-    keys = [*ODD, *(f"p{number % 7}/{number:03}" for number in range(300 - len(ODD)))]
+    plain = [f"p{number % 7}/{number:03}" for number in range(OBJECTS - len(ODD))]
+    keys = [*ODD, *plain]
+    lost = {"root", "a/with space", "ünï/日本/😀", "p1/008", "z", *plain[1_000 : 1_000 + OBJECTS // 2_000 - 5]}
+    altered = {"p2/009", "p3/010", *plain[2_000 : 2_000 + OBJECTS // 10_000 - 2]}
     modified = asyncio.run(fill(gateway, bucket, keys))
     told = [
         Told(
             key, PUT, None, etag=etag, bucket=bucket, sequencer=sequencer_of(int(at.timestamp() * 1000) * 10**6), size=1
         )
         for key, (etag, at) in modified.items()
-        if key not in ("root", "a/with space", "ünï/日本/😀", "p1/008", "z")
+        if key not in lost
     ]
     told += told[:20]  # copies
     told += [Told(f"gone/{number}", PUT, 5, bucket=bucket, size=1) for number in range(3)]
-    told = [_altered(each) if each.key in ("p2/009", "p3/010") else each for each in told]
+    told = [_altered(each) if each.key in altered else each for each in told]
     landing = LandedDirectory(tmp_path / "landed")
     landing.path.mkdir()
     landing.bind(tmp_path / "checkpoint", "t", None, None)
@@ -107,9 +115,8 @@ def test_a_bucket_of_radosgw_beside_its_events(spark: SparkSession, zone20: Zone
         assert [writer.rounds > 0 for writer in writers] == [True]
 
     rows = {row["key"]: row["kind"] for row in pq.read_table(ReconciledDirectory(out).findings).to_pylist()}
-    missing = dict.fromkeys(("root", "a/with space", "ünï/日本/😀", "p1/008", "z"), "missing")
     gone = {f"gone/{number}": "extra" for number in range(3)}
-    assert rows == missing | gone | {"p2/009": "differing", "p3/010": "differing"}
+    assert rows == dict.fromkeys(lost, "missing") | gone | dict.fromkeys(altered, "differing")
     assert found.listed >= len(keys)
 
     server = Server()
@@ -130,10 +137,15 @@ async def older_than(at: datetime) -> None:
 
 async def fill(gateway: Gateway, bucket: str, keys: list[str]) -> dict[str, tuple[str, datetime]]:
     """Put an object of one byte under each key; ETags and times as they are listed."""
-    async with s3_reader(gateway) as client:
+    left = iter(keys)
+    async with s3_reader(gateway, 16) as client:
+
+        async def put() -> None:
+            for key in left:
+                await client.put_object(Bucket=bucket, Key=key, Body=b"x")
+
         await client.create_bucket(Bucket=bucket)
-        for key in keys:
-            await client.put_object(Bucket=bucket, Key=key, Body=b"x")
+        await asyncio.gather(*(put() for _ in range(16)))
         found: dict[str, tuple[str, datetime]] = {}
         async for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
             found |= {each["Key"]: (each["ETag"].strip('"'), each["LastModified"]) for each in page["Contents"]}
