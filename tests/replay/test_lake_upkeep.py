@@ -113,8 +113,9 @@ def test_a_landing_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert landed_in(journal).batch == 2
 
 
-def test_a_run_is_bounded(tmp_path: Path) -> None:
-    """No more files are put together than asked for, none that are large, and never those of two partitions."""
+def test_a_run_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more files are put together than asked for, none that are large, no more rows than memory holds, and never
+    those of two partitions."""
     journal = table(tmp_path, "events")
     for number, bucket in enumerate("aabbab"):
         land(journal, number, bucket=bucket)
@@ -127,6 +128,22 @@ def test_a_run_is_bounded(tmp_path: Path) -> None:
     assert [len(group) for group in upkeep.groups(made, 10 * size, 6)] == [3, 3]
     assert [len(group) for group in upkeep.groups(made, int(2.5 * size), 6)] == [2, 2]
     assert upkeep.groups(made, size, 6) == []
+    monkeypatch.setattr(upkeep, "_MOST_ROWS", 2)
+    assert [len(group) for group in upkeep.groups(made, 10 * size, 6)] == [2, 2]
+
+
+def test_what_is_put_together_is_one_file(tmp_path: Path) -> None:
+    """Files that are put together become one, whatever their rows take in memory: else each run would do it again."""
+    journal = table(tmp_path, "events")
+    for offset in range(3):
+        land(journal, offset)
+    with journal.transaction() as change:
+        change.set_properties({"write.target-file-size-bytes": "1"})  # each row would be a file
+
+    (kept,) = maintain(UpkeepPlan(lake(tmp_path)))
+
+    assert (kept.compacted, kept.files) == (3, 1)
+    assert [task.file.record_count for task in journal.refresh().scan().plan_files()] == [3]
 
 
 def test_where_there_are_no_tables(tmp_path: Path) -> None:

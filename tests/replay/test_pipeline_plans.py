@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from remora_pipeline.replay.paths import location
 from remora_pipeline.replay.pipeline.columns import EVENT, PARSED
-from remora_pipeline.replay.pipeline.frames import landed
+from remora_pipeline.replay.pipeline.frames import current_objects, landed
 from remora_pipeline.replay.pipeline.inventory import chosen
 from remora_pipeline.replay.pipeline.spark import writing
 
@@ -105,3 +105,15 @@ def test_an_inventory_of_one_bucket_of_a_hundred_reads_a_hundredth_of_the_files(
 
     assert files_read(chosen(events, [])) >= 100
     assert files_read(chosen(events, ["b7"])) * 100 <= files_read(chosen(events, []))
+
+
+def test_no_task_gets_all_events_of_an_object(spark: SparkSession, tmp_path: Path) -> None:
+    """Each task keeps an object's last events of those that it reads, and only these are sent to others: an object with
+    half of all events is no more work than any other."""
+    with writing(spark):
+        landed(parsed(spark, hot=20, others=0), batch=0).write.parquet(location(tmp_path / "events"))
+    events = spark.read.schema(EVENT).parquet(location(tmp_path / "events"))
+
+    steps = plan(current_objects(events))
+
+    assert steps.rindex("Exchange") < steps.index("partial_max_by")  # a plan begins with its last step

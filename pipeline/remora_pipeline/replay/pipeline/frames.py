@@ -100,11 +100,36 @@ def current_objects(events: DataFrame) -> DataFrame:
 
 
 def changes(events: DataFrame) -> DataFrame:
-    """The events that change which objects there are, with what they do (`change`), to which `version`, and `order`.
+    """The events that change which objects there are, of each object's version and queue the last one only, with what
+    they do (`change`), to which `version`, and `order`.
 
     Order is by sequencer. Where one event of a key has none, or they are of stores that count differently, it is by
     arrival for that key: by the place in remora's queue, which copies share, else by Kafka's time stamp and offset.
     """
+    last = _last_in_queue(_changing(events))
+    whole_key = Window.partitionBy(*_OBJECT)
+    is_told = (F.sum("told").over(whole_key) == F.sum("events").over(whole_key)) & (
+        F.min("only_radosgw").over(whole_key) == F.max("any_radosgw").over(whole_key)
+    )
+    queue = Window.partitionBy(*_OBJECT, "shard", "incarnation")
+    return (
+        last.repartition(*_OBJECT)
+        .withColumn("is_told", is_told)
+        .withColumn("began", F.min("began").over(queue))
+        .select(F.when(F.col("is_told"), F.col("by_sequencer")).otherwise(F.col("by_arrival")).alias("last"), "*")
+        .select("last.*", "is_told", "began")
+        .withColumn("since", F.when(F.col("shard").isNotNull(), F.col("began")).otherwise(F.col("timestamp")))
+        .withColumn("order", F.struct(F.when(F.col("is_told"), F.col("told_order")), "since", *_PLACE))
+        .select(*events.columns, "change", "version", "order")
+    )
+
+
+_PLACE = ("generation", "offset_in_queue", "timestamp", "partition", "offset", "record")
+"""What orders the events of a queue by arrival: copies share the first two."""
+
+
+def _changing(events: DataFrame) -> DataFrame:
+    """The events that change which objects there are, with what orders them."""
     name, etag = F.col("event_name"), F.col("etag")
     # radosgw writes ObjectCreated:Post for a multipart upload that begins, too; only objects have an ETag.
     begins_upload = (name == "ObjectCreated:Post") & etag.isNull() & (F.col("event_source") == "ceph:s3")
@@ -115,40 +140,38 @@ def changes(events: DataFrame) -> DataFrame:
         .when(name.rlike(REMOVES), "removes")
     )
     version = F.when(F.col("version_id") == "null", "").otherwise(F.coalesce("version_id", F.lit("")))
-    told_order = sequencer_order(F.col("event_source"), F.col("sequencer"))
-    whole_key = Window.partitionBy(*_OBJECT)
-    is_radosgw = F.coalesce(F.col("event_source") == "ceph:s3", F.lit(False))
-    is_told = (F.count("told_order").over(whole_key) == F.count("*").over(whole_key)) & (
-        F.min(is_radosgw).over(whole_key) == F.max(is_radosgw).over(whole_key)
-    )
     place = F.regexp_extract
-    queue = Window.partitionBy(*_OBJECT, "shard", "incarnation")
     return (
         events.select("*")
         .withColumn("change", change)
         .where(F.col("change").isNotNull())
         .withColumn("version", version)
-        .withColumn("told_order", told_order)
-        .withColumn("incarnation", F.regexp_extract("position", r"(?s)^(.*):\d+/\d+$", 1))
-        .repartition(*_OBJECT)
-        .withColumn("told_order", F.when(is_told, F.col("told_order")))
-        .withColumn(
-            "since", F.when(F.col("shard").isNotNull(), F.min("timestamp").over(queue)).otherwise(F.col("timestamp"))
-        )
-        .withColumn(
-            "order",
-            F.struct(
-                "told_order",
-                "since",
-                place("position", r":(\d+)/\d+$", 1).try_cast("long"),
-                place("position", r"/(\d+)$", 1).try_cast("long"),
-                "timestamp",
-                "partition",
-                "offset",
-                "record",
-            ),
-        )
-        .select(*events.columns, "change", "version", "order")
+        .withColumn("told_order", sequencer_order(F.col("event_source"), F.col("sequencer")))
+        .withColumn("incarnation", place("position", r"(?s)^(.*):\d+/\d+$", 1))
+        .withColumn("generation", place("position", r":(\d+)/\d+$", 1).try_cast("long"))
+        .withColumn("offset_in_queue", place("position", r"/(\d+)$", 1).try_cast("long"))
+    )
+
+
+def _last_in_queue(changing: DataFrame) -> DataFrame:
+    """Of each object's version and queue the last event by either order, and what all of its events tell.
+
+    Tasks find it among their own events first, so that none gets all events of an object that is written all the time.
+    """
+    event = F.struct(*changing.columns)
+    arrival = [
+        F.when(F.col("shard").isNull(), F.col("timestamp")),
+        *map(F.col, _PLACE),
+    ]  # a queue has begun at one time
+    is_radosgw = F.coalesce(F.col("event_source") == "ceph:s3", F.lit(False))
+    return changing.groupBy(*_OBJECT, "version", "shard", "incarnation").agg(
+        F.max_by(event, F.struct("told_order", *arrival)).alias("by_sequencer"),
+        F.max_by(event, F.struct(*arrival)).alias("by_arrival"),
+        F.min("timestamp").alias("began"),
+        F.count("*").alias("events"),
+        F.count("told_order").alias("told"),
+        F.min(is_radosgw).alias("only_radosgw"),
+        F.max(is_radosgw).alias("any_radosgw"),
     )
 
 

@@ -37,9 +37,15 @@ _CHOSEN = (TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL, TableProperties.OBJE
 """Properties by which somebody says where a table's files lie."""
 
 
-def data_files(table: TableMetadata, rows: pa.Table, store: FileIO) -> Iterable[DataFile]:
-    """Write rows as files for a table. The table keeps its properties: other programs may write it."""
-    if not any(name in table.properties for name in _CHOSEN):
-        properties = {**table.properties, TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL: _OURS}
-        table = table.model_copy(update={"properties": properties})
-    return _dataframe_to_data_files(table, rows, store)
+def data_files(table: TableMetadata, rows: pa.Table, store: FileIO, *, is_together: bool = False) -> Iterable[DataFile]:
+    """Write rows as files for a table, with `is_together` those of a partition as one file, however many they are.
+
+    Else pyiceberg begins another one after so many bytes in memory, of which compression leaves few. The table keeps
+    its properties: other programs may write it.
+    """
+    properties = dict(table.properties)
+    if not any(name in properties for name in _CHOSEN):
+        properties[TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL] = _OURS
+    if is_together:
+        properties[TableProperties.WRITE_TARGET_FILE_SIZE_BYTES] = str(2 * rows.nbytes + 1)
+    return _dataframe_to_data_files(table.model_copy(update={"properties": properties}), rows, store)

@@ -36,6 +36,11 @@ _ORDER = ("topic", "partition", "offset", "record")
 """Rows of files that are put together keep Kafka's order where they have one."""
 
 
+_MOST_ROWS = 3_000_000
+"""Rows of files that are put together: all of them are in memory, at some 500 bytes each, and twice while they are
+sorted."""
+
+
 @dataclass(frozen=True)
 class UpkeepPlan:
     """How much is done. `target_bytes` is how large files shall be, `most` how many files one run puts together, and
@@ -102,7 +107,8 @@ def groups(files: Sequence[DataFile], target_bytes: int, most: int) -> list[list
 def _filled(files: Sequence[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
     group: list[DataFile] = []
     for file in files:
-        if group and sum(each.file_size_in_bytes for each in group) + file.file_size_in_bytes > target_bytes:
+        nbytes = sum(each.file_size_in_bytes for each in (*group, file))
+        if group and (nbytes > target_bytes or sum(each.record_count for each in (*group, file)) > _MOST_ROWS):
             yield group
             group = []
         group.append(file)
@@ -137,7 +143,7 @@ def _put_together(table: Table, group: Sequence[DataFile]) -> int:
     scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     rows = scan.to_table([FileScanTask(file) for file in group])
     order = [(name, "ascending") for name in _ORDER if name in rows.schema.names]
-    new = list(data_files(table.metadata, rows.sort_by(order), table.io))
+    new = list(data_files(table.metadata, rows.sort_by(order), table.io, is_together=True))
     telling = {**said, COMPACTED: "remora"}
     commit(table, FileChange(new, group), telling, lambda: carried(table) == said, lambda: False)
     return len(new)
