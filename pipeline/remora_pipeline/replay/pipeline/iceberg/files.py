@@ -111,7 +111,8 @@ def read(spark: SparkSession, table: Table, found: Sequence[DataFile], part: Fil
         for batch in batches:
             yield from of_table.read(batch.column(0).to_pylist(), part)
 
-    return spark.createDataFrame(files, FILE).repartition(len(files)).mapInArrow(read_files, part.columns)
+    each_its_task = spark.sparkContext.parallelize(files, len(files))  # repartition() gives some two, and others none
+    return spark.createDataFrame(each_its_task, FILE).mapInArrow(read_files, part.columns)
 
 
 def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
