@@ -108,7 +108,7 @@ def _measured(spark: SparkSession, bootstrap: str, folder: Path, events: int, sk
     count_s = _timed("counted", lambda: read(spark, source, spans(source)).count())
     before = _task_times(spark)
     land_s = _timed("landed", lambda: land_in_lake(plan))
-    sizes = [file.stat().st_size for file in (folder / "warehouse/remora/events").rglob("*.parquet")]
+    sizes = _file_sizes(lake)
     whole_s = _timed("inventory from all events", lambda: take_in_lake(lake))
     uneven = most_uneven(times for stage, times in _task_times(spark).items() if stage not in before)
     changes = range(events, events + events // 100)
@@ -119,9 +119,7 @@ def _measured(spark: SparkSession, bootstrap: str, folder: Path, events: int, sk
     if (changed := made[0].changed) is None:
         raise BenchError("the inventory was made from all events")
     _timed("maintained", lambda: maintain(UpkeepPlan(lake)))
-    kept = [
-        task.file.file_size_in_bytes for task in lake.connected().load_table(lake.named(EVENTS)).scan().plan_files()
-    ]
+    kept = _file_sizes(lake)
     return LakeFigures(
         events=events,
         count_s=count_s,
@@ -135,6 +133,12 @@ def _measured(spark: SparkSession, bootstrap: str, folder: Path, events: int, sk
         maintained_files=len(kept),
         maintained_bytes=sum(kept),
     )
+
+
+def _file_sizes(lake: LakeAddress) -> list[int]:
+    """The bytes of each file that the journal has."""
+    journal = lake.connected().load_table(lake.named(EVENTS))
+    return [task.file.file_size_in_bytes for task in journal.scan().plan_files()]
 
 
 def _task_times(spark: SparkSession) -> dict[int, list[float]]:

@@ -114,8 +114,8 @@ def test_a_landing_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_run_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more files are put together than asked for, none that are large, no more rows than memory holds, and never
-    those of two partitions."""
+    """A run puts together at most as many files as it is asked to, and as many rows as memory holds; it leaves large
+    files, and keeps those of two partitions apart."""
     journal = table(tmp_path, "events")
     for number, bucket in enumerate("aabbab"):
         land(journal, number, bucket=bucket)

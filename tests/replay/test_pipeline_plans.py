@@ -108,8 +108,8 @@ def test_an_inventory_of_one_bucket_of_a_hundred_reads_a_hundredth_of_the_files(
 
 
 def test_no_task_gets_all_events_of_an_object(spark: SparkSession, tmp_path: Path) -> None:
-    """Each task keeps an object's last events of those that it reads, and only these are sent to others: an object with
-    half of all events is no more work than any other."""
+    """Each task keeps an object's last events of those that it reads, and sends only these to others: the task of an
+    object with half of all events gets a row or two from each."""
     with writing(spark):
         landed(parsed(spark, hot=20, others=0), batch=0).write.parquet(location(tmp_path / "events"))
     events = spark.read.schema(EVENT).parquet(location(tmp_path / "events"))

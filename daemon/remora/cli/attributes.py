@@ -34,10 +34,16 @@ CAPACITY = Unit("size", 64 << 10, 1 << 40)
 HIDDEN = "***"
 """What is shown in place of a secret."""
 
-UNSETTABLE = tuple(sorted((
-    "capacity", "delivery", "kafka-topic", "max-retries", "opaque-data", "retry-sleep-duration", "time-to-live",
-    *SECRETS,
-)))  # fmt: skip
+_FIELDS = {
+    "capacity": "capacity_bytes",
+    "max-retries": "max_retries",
+    "opaque-data": "opaque_data",
+    "retry-sleep-duration": "retry_sleep_s",
+    "time-to-live": "time_to_live_s",
+}
+"""The fields of a topic, and of what is given for it, by the attributes' names."""
+
+UNSETTABLE = tuple(sorted(("delivery", "kafka-topic", *_FIELDS, *SECRETS)))
 """What `--unset` takes, besides the names of arguments."""
 
 
@@ -67,25 +73,14 @@ class Given:
                 args=join_args(parse_args(topic.target.args) | dict(self._all_args())),
                 topic=given_or(self.kafka_topic, topic.target.topic),
             ),
-            time_to_live_s=given_or(self.time_to_live_s, topic.time_to_live_s),
-            max_retries=given_or(self.max_retries, topic.max_retries),
-            retry_sleep_s=given_or(self.retry_sleep_s, topic.retry_sleep_s),
-            opaque_data=given_or(self.opaque_data, topic.opaque_data),
-            capacity_bytes=given_or(self.capacity_bytes, topic.capacity_bytes),
+            **{each: given_or(getattr(self, each), getattr(topic, each)) for each in _FIELDS.values()},
         )
 
     def names(self) -> set[str]:
         """What was given, by the names that `--unset` has for it."""
-        values = {
-            "capacity": self.capacity_bytes,
-            "kafka-topic": self.kafka_topic,
-            "max-retries": self.max_retries,
-            "opaque-data": self.opaque_data,
-            "retry-sleep-duration": self.retry_sleep_s,
-            "time-to-live": self.time_to_live_s,
-        }
         of_args = {"delivery" if name == DELIVERY else name for name in self._all_args()}
-        return of_args | {name for name, value in values.items() if value is not None}
+        of_fields = {name for name, each in _FIELDS.items() if getattr(self, each) is not None}
+        return of_args | of_fields | ({"kafka-topic"} if self.kafka_topic is not None else set())
 
     def _all_args(self) -> Mapping[str, str]:
         given = {
@@ -109,15 +104,8 @@ def without(topic: Topic, names: Sequence[str]) -> Topic:
     target = replace(topic.target, args=join_args(args))
     if "kafka-topic" in names:
         target = replace(target, topic=topic.name)
-    return replace(
-        topic,
-        target=target,
-        time_to_live_s=None if "time-to-live" in names else topic.time_to_live_s,
-        max_retries=None if "max-retries" in names else topic.max_retries,
-        retry_sleep_s=None if "retry-sleep-duration" in names else topic.retry_sleep_s,
-        opaque_data=None if "opaque-data" in names else topic.opaque_data,
-        capacity_bytes=None if "capacity" in names else topic.capacity_bytes,
-    )
+    defaults: dict[str, Any] = {each: None for name, each in _FIELDS.items() if name in names}
+    return replace(topic, target=target, **defaults)
 
 
 def shown_arguments(topic: Topic) -> dict[str, str]:

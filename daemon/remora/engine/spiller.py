@@ -118,13 +118,14 @@ class Spiller:
         """
         held = {each.shard: each for each in self._held.tokens} if shards else {}
         for shard in shards:
-            known = self._watched.pop(shard)
+            known = self._watched[shard]
             if known.is_guarded and shard in held:
                 try:
                     await self._store.spill.unguard(held[shard])
                 except (StoreError, CodecError):
-                    self._watched[shard] = known
                     known.due_at = now + _FAILED_S
+                    continue
+            del self._watched[shard]
 
     def _candidates(self) -> dict[Shard, LockToken]:
         """The held queues that fail, stand still, or have spilled entries, as far as their topics may spill."""

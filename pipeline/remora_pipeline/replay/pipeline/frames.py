@@ -69,6 +69,9 @@ def kept_aside(rows: DataFrame, batch: int) -> DataFrame:
 
 _OBJECT = ("tenant", "bucket", "key")
 
+_ARRIVAL = ("generation", "offset_in_queue", "timestamp", "partition", "offset", "record")
+"""What orders the events of a queue by arrival: copies share the first two."""
+
 CREATES = (
     # MinIO calls what changes the tags or locks of any version ObjectCreated, too.
     r"^(ObjectCreated:(?!(PutTagging|DeleteTagging|PutRetention|PutLegalHold)$)"
@@ -119,13 +122,9 @@ def changes(events: DataFrame) -> DataFrame:
         .select(F.when(F.col("is_told"), F.col("by_sequencer")).otherwise(F.col("by_arrival")).alias("last"), "*")
         .select("last.*", "is_told", "began")
         .withColumn("since", F.when(F.col("shard").isNotNull(), F.col("began")).otherwise(F.col("timestamp")))
-        .withColumn("order", F.struct(F.when(F.col("is_told"), F.col("told_order")), "since", *_PLACE))
+        .withColumn("order", F.struct(F.when(F.col("is_told"), F.col("told_order")), "since", *_ARRIVAL))
         .select(*events.columns, "change", "version", "order")
     )
-
-
-_PLACE = ("generation", "offset_in_queue", "timestamp", "partition", "offset", "record")
-"""What orders the events of a queue by arrival: copies share the first two."""
 
 
 def _changing(events: DataFrame) -> DataFrame:
@@ -159,10 +158,8 @@ def _last_in_queue(changing: DataFrame) -> DataFrame:
     Tasks find it among their own events first, so that none gets all events of an object that is written all the time.
     """
     event = F.struct(*changing.columns)
-    arrival = [
-        F.when(F.col("shard").isNull(), F.col("timestamp")),
-        *map(F.col, _PLACE),
-    ]  # a queue has begun at one time
+    # A queue has begun at one time; what came past all queues began with itself.
+    arrival = [F.when(F.col("shard").isNull(), F.col("timestamp")), *map(F.col, _ARRIVAL)]
     is_radosgw = F.coalesce(F.col("event_source") == "ceph:s3", F.lit(False))
     return changing.groupBy(*_OBJECT, "version", "shard", "incarnation").agg(
         F.max_by(event, F.struct("told_order", *arrival)).alias("by_sequencer"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from hashlib import sha256
 
@@ -40,12 +41,12 @@ _CHOSEN = (TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL, TableProperties.OBJE
 def data_files(table: TableMetadata, rows: pa.Table, store: FileIO, *, is_together: bool = False) -> Iterable[DataFile]:
     """Write rows as files for a table, with `is_together` those of a partition as one file, however many they are.
 
-    Else pyiceberg begins another one after so many bytes in memory, of which compression leaves few. The table keeps
-    its properties: other programs may write it.
+    Without it pyiceberg begins another file after so many bytes in memory; compression leaves few of them. The table
+    keeps its properties: other programs may write it.
     """
     properties = dict(table.properties)
     if not any(name in properties for name in _CHOSEN):
         properties[TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL] = _OURS
     if is_together:
-        properties[TableProperties.WRITE_TARGET_FILE_SIZE_BYTES] = str(2 * rows.nbytes + 1)
+        properties[TableProperties.WRITE_TARGET_FILE_SIZE_BYTES] = str(sys.maxsize)
     return _dataframe_to_data_files(table.model_copy(update={"properties": properties}), rows, store)

@@ -35,7 +35,6 @@ _FOLDERS = ("data", "metadata")
 _ORDER = ("topic", "partition", "offset", "record")
 """Rows of files that are put together keep Kafka's order where they have one."""
 
-
 _MOST_ROWS = 3_000_000
 """Rows of files that are put together: all of them are in memory, at some 500 bytes each, and twice while they are
 sorted."""
@@ -106,11 +105,12 @@ def groups(files: Sequence[DataFile], target_bytes: int, most: int) -> list[list
 
 def _filled(files: Sequence[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
     group: list[DataFile] = []
+    nbytes = rows = 0
     for file in files:
-        nbytes = sum(each.file_size_in_bytes for each in (*group, file))
-        if group and (nbytes > target_bytes or sum(each.record_count for each in (*group, file)) > _MOST_ROWS):
+        nbytes, rows = nbytes + file.file_size_in_bytes, rows + file.record_count
+        if group and (nbytes > target_bytes or rows > _MOST_ROWS):
             yield group
-            group = []
+            group, nbytes, rows = [], file.file_size_in_bytes, file.record_count
         group.append(file)
     if group:
         yield group
